@@ -1,0 +1,135 @@
+"""The prepared data set: columns over a table of distinct states, in a folder of Parquet and NumPy files."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.errors import InputError
+
+FORMAT = 1
+FILES = ["items.parquet", "sessions.parquet", "transitions.parquet", "positives.npy", "skips.npy"]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """n transitions as columns, in time order of the sessions. `state` and `next_state` are rows of `Dataset.states`."""
+
+    session: NDArray[np.uint32]  # (n,) row of `Dataset.sessions`
+    step: NDArray[np.uint32]  # (n,) which request of its session, from 0
+    state: IntArray
+    action: IntArray  # item index
+    response: NDArray[np.uint8]  # code in `Responses.names`
+    reward: FloatArray
+    next_state: IntArray
+    discount: FloatArray  # γ, or 0 where the session ended
+    propensity: FloatArray  # NaN where the log has none
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+class Dataset:
+    """One prepared log. `sessions`, `items` and the transitions are Polars frames; the states are memory-mapped."""
+
+    def __init__(
+        self,
+        manifest: dict[str, Any],
+        items: pl.DataFrame,
+        sessions: pl.DataFrame,
+        transitions: pl.DataFrame,
+        states: States,
+    ):
+        self.manifest = manifest
+        self.items = items  # item_id, category, impressions and positives of the train split
+        self.sessions = sessions  # session_id, split, start, requests, impressions
+        self.frame = transitions
+        self.states = states
+        self.responses = Responses.parse(manifest["responses"], "data set manifest")
+        self.vocabulary = Vocabulary(items["item_id"])
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
+    @property
+    def gamma(self) -> float:
+        return float(self.manifest["config"]["gamma"])
+
+    @property
+    def content_hash(self) -> str:
+        return str(self.manifest["content_hash"])
+
+    @cached_property
+    def categories(self) -> IntArray:
+        """(A,) dense category codes, −1 for an item without category."""
+        codes = self.items["category"].rank("dense").cast(pl.Int32) - 1
+        return codes.fill_null(-1).to_numpy().astype(np.int32)
+
+    @cached_property
+    def _split_of_row(self) -> pl.Series:
+        return self.sessions["split"].gather(self.frame["session"])
+
+    def transitions(self, split: str) -> Transitions:
+        """The transitions of the sessions of one split, e.g. `train` or `validation`."""
+        frame = self.frame.filter(self._split_of_row == split)
+        if frame.is_empty():
+            known = ", ".join(sorted(self.sessions["split"].unique()))
+            raise InputError(f"The data set has no transitions in split {split!r}; its splits are {known}.")
+
+        def column(name: str, dtype: Any) -> Any:
+            return frame[name].to_numpy().astype(dtype, copy=False)
+
+        return Transitions(
+            column("session", np.uint32),
+            column("step", np.uint32),
+            column("state", np.int32),
+            column("action", np.int32),
+            column("response", np.uint8),
+            column("reward", np.float32),
+            column("next_state", np.int32),
+            column("discount", np.float32),
+            frame["propensity"].cast(pl.Float32).fill_null(float("nan")).to_numpy(),
+        )
+
+    def sequences(self, split: str) -> Sequences:
+        """The positive items of each session of one split; sessions without any are left out."""
+        transitions = self.transitions(split)
+        positive = np.isin(transitions.response, [self.responses.code(name) for name in self.responses.positive])
+        sessions = transitions.session[positive]
+        starts = np.flatnonzero(np.diff(sessions, prepend=-1)) if len(sessions) else np.empty(0, np.int64)
+        return Sequences(transitions.action[positive], np.append(starts, len(sessions)).astype(np.int64))
+
+    def save(self, folder: Path) -> None:
+        """Write into an existing folder; the same content gives the same bytes."""
+        self.items.write_parquet(folder / "items.parquet")
+        self.sessions.write_parquet(folder / "sessions.parquet")
+        self.frame.write_parquet(folder / "transitions.parquet")
+        np.save(folder / "positives.npy", self.states.positives)
+        np.save(folder / "skips.npy", self.states.skips)
+        self.manifest["content_hash"] = content_hash(folder, FILES)
+        write_json(folder / MANIFEST, self.manifest)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Dataset":
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder; expected a data set made by `bcd4rec prepare LOGS --out DIR`.")
+        manifest = read_json(folder / MANIFEST)
+        if not isinstance(manifest, dict) or manifest.get("kind") != "dataset" or manifest.get("format") != FORMAT:
+            raise InputError(f"{folder} is not a data set of format {FORMAT}; make it with `bcd4rec prepare`.")
+        try:
+            frames = [pl.read_parquet(folder / name) for name in FILES[:3]]
+            arrays = [np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in FILES[3:]]
+        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{folder} is damaged ({reason}); make it anew with `bcd4rec prepare`.") from None
+        return cls(manifest, frames[0], frames[1], frames[2], States(arrays[0], arrays[1]))

@@ -1,0 +1,78 @@
+"""A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere."""
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from bcd4rec.artifacts import MANIFEST, read_json, write_json
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.errors import InputError
+from bcd4rec.policies.policy import Policy
+from bcd4rec.registry import Registry
+
+FORMAT = 1
+Arrays = dict[str, NDArray[Any]]
+
+
+class SavedPolicy(Policy, Protocol):
+    """A policy that can be written and read back. Its kind is the name of the module that defines it."""
+
+    def settings(self) -> dict[str, Any]:
+        """All that is not an array, as JSON values."""
+        ...
+
+    def arrays(self) -> Arrays: ...
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: Arrays) -> Self:
+        """The inverse of `settings` and `arrays`: scores are identical, bit for bit."""
+        ...
+
+
+KINDS: Registry[type[SavedPolicy]] = Registry("kind of policy", "bcd4rec.policies", "bcd4rec.baselines", "bcd4rec.agents")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A loaded policy with the vocabulary it speaks."""
+
+    policy: SavedPolicy
+    vocabulary: Vocabulary
+    manifest: dict[str, Any]
+
+
+def save(policy: SavedPolicy, kind: str, vocabulary: Vocabulary, folder: Path, about: dict[str, Any]) -> None:
+    """Write into an existing folder. `about` is kept in the manifest: method, config, metrics, data hash, seed."""
+    if KINDS[kind] is not type(policy):
+        raise ValueError(f"{type(policy).__name__} is not registered as kind {kind!r}")
+    save_file({name: np.ascontiguousarray(array) for name, array in policy.arrays().items()}, folder / "arrays.safetensors")
+    pl.DataFrame({"item_id": vocabulary.ids}).write_parquet(folder / "vocabulary.parquet")
+    versions = {"python": platform.python_version()} | {name: version(name) for name in ("bcd4rec", "numpy", "polars")}
+    write_json(
+        folder / MANIFEST,
+        {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings(), "versions": versions} | about,
+    )
+
+
+def load(folder: Path) -> Bundle:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; expected a policy made by `bcd4rec train`.")
+    manifest = read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.get("kind") != "policy" or manifest.get("format") != FORMAT:
+        raise InputError(f"{folder} is not a policy of format {FORMAT}; make it with `bcd4rec train`.")
+    try:
+        arrays = load_file(folder / "arrays.safetensors")
+        vocabulary = Vocabulary(pl.read_parquet(folder / "vocabulary.parquet")["item_id"])
+        policy = KINDS[manifest["policy"]].restore(manifest["settings"], arrays)
+    except (OSError, KeyError, SafetensorError, pl.exceptions.PolarsError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{folder} is damaged ({reason}); train it anew with `bcd4rec train`.") from None
+    return Bundle(policy, vocabulary, manifest)

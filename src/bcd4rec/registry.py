@@ -1,0 +1,79 @@
+"""Names of exchangeable parts. A part registers itself in its own file; a duplicate name is an error."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from bcd4rec.errors import InputError
+
+Part = TypeVar("Part")
+
+
+class Registry(Generic[Part]):
+    """A table name -> part, filled by importing the modules of `packages` when a name is first asked for.
+
+    A module named like the part is tried before all others, so that looking up one part does not import
+    everything; modules whose optional dependencies are not installed are passed over.
+    """
+
+    def __init__(self, kind: str, *packages: str):
+        self.kind = kind
+        self._packages = packages
+        self._parts: dict[str, Part] = {}
+        self._missing: dict[str, str] = {}  # module -> the dependency it lacks
+        self._complete = False
+
+    def register(self, name: str) -> Callable[[Part], Part]:
+        """Decorator: `@BASELINES.register("popular")`."""
+
+        def add(part: Part) -> Part:
+            if name in self._parts:
+                raise ValueError(f"{self.kind} {name!r} is registered twice: {self._parts[name]!r} and {part!r}")
+            self._parts[name] = part
+            return part
+
+        return add
+
+    def _import(self, module: str) -> None:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("bcd4rec"):
+                raise
+            self._missing[module.rpartition(".")[2]] = error.name
+
+    def _load(self, name: str | None = None) -> None:
+        if self._complete or name in self._parts:
+            return
+        modules = [
+            f"{package}.{module.name}"
+            for package in self._packages
+            for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        ]
+        for module in modules:
+            if name is not None and module.endswith(f".{name}"):
+                self._import(module)
+        if name is None or name not in self._parts:
+            for module in modules:
+                self._import(module)
+            self._complete = True
+
+    def names(self) -> list[str]:
+        self._load()
+        return sorted(self._parts)
+
+    def __contains__(self, name: str) -> bool:
+        self._load(name)
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __getitem__(self, name: str) -> Part:
+        self._load(name)
+        if name in self._parts:
+            return self._parts[name]
+        if name in self._missing:
+            raise InputError(f"{self.kind} {name!r} needs {self._missing[name]}: pip install 'bcd4rec[train]'.")
+        raise InputError(f"Unknown {self.kind} {name!r}; known are {', '.join(self.names())}.")

@@ -1,0 +1,55 @@
+"""The protocol that every simulated user fulfils."""
+
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.states import FloatArray, IntArray
+
+Unavailable = Literal["clicked", "shown", "nothing"]
+
+
+class Outcome(NamedTuple):
+    """How B users answered a slate of K items."""
+
+    responses: NDArray[np.int8]  # (B, K) response codes as in `Responses.names`
+    ended: NDArray[np.bool_]  # (B,) sessions that this step was the last of
+
+
+class Environment(Protocol):
+    """B users at once; user b of one call is user b of the next."""
+
+    @property
+    def responses(self) -> Responses: ...
+    @property
+    def n_items(self) -> int: ...
+    @property
+    def slate_size(self) -> int: ...
+    @property
+    def horizon(self) -> int:
+        """The largest number of steps of a session."""
+        ...
+
+    @property
+    def unavailable(self) -> Unavailable:
+        """Which items of this session may not be recommended again."""
+        ...
+
+    @property
+    def categories(self) -> IntArray | None:
+        """(A,) the category of each item, where items have one."""
+        ...
+
+    def reset(self, users: int, seed: int) -> None:
+        """Draw fresh users. The same seed gives the same users and the same luck."""
+        ...
+
+    def step(self, slates: IntArray) -> Outcome:
+        """Show (B, K) slates. An entry of `PAD` shows nothing in that place; users whose session ended ignore theirs."""
+        ...
+
+    def oracle_scores(self) -> FloatArray:
+        """(B, A) what a policy that sees into the users would score now; the upper bound of the tables."""
+        ...
