@@ -6,26 +6,36 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bcd4rec.errors import InputError
 
+OPTIONS = "options"  # the source of values that come from the command line
+
 
 class Config(BaseModel):
     """Base of all configurations. They say *what* is computed; seeds, paths and devices are run options."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def parse(cls, values: dict[str, Any], source: str = "configuration") -> Self:
-        """Build from untrusted values; the first problem becomes one sentence that names `source` and the key."""
+    def parse(cls, values: dict[str, Any], source: str) -> Self:
+        """Build from untrusted values; the first problem becomes one sentence that names `source` and the key.
+
+        The source `OPTIONS` stands for the command line: the key is then named as the option it came from.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"]) or cls.__name__
-            if first["type"] == "extra_forbidden":
-                known = ", ".join(cls.model_fields)
-                raise InputError(f"{source}: unknown key {key!r}; known keys are {known}.") from error
-            message = first["msg"].removeprefix("Value error, ").rstrip(".")
-            message = message[:1].lower() + message[1:]
-            raise InputError(f"{source}: {key} is {first['input']!r}, but {message}.") from error
+            raise InputError(_sentence(error.errors()[0], source, list(cls.model_fields))) from None
+
+
+def _sentence(problem: Any, source: str, known: list[str]) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"{source}: unknown key {key!r}; known keys are {', '.join(known)}."
+    where = f"--{key.rpartition('.')[2].replace('_', '-')}" if source == OPTIONS else f"{source}: {key}"
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if problem["type"] == "value_error":
+        # A rule over several fields; its own sentence names them.
+        return f"{message[:1].upper()}{message[1:]}." if source == OPTIONS else f"{source}: {message}."
+    return f"{where}: found {problem['input']!r}, expected {message.removeprefix('Input should be ')}."
 
 
 def parse_pairs(text: str, option: str) -> dict[str, str]:

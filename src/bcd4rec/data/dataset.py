@@ -51,7 +51,7 @@ class Dataset:
     ):
         self.manifest = manifest
         self.items = items  # item_id, category, impressions and positives of the train split
-        self.sessions = sessions  # session_id, split, start, requests, impressions
+        self.sessions = sessions  # session_id, split, start, end, rows
         self.frame = transitions
         self.states = states
         self.responses = Responses.parse(manifest["responses"], "data set manifest")
@@ -109,16 +109,6 @@ class Dataset:
         starts = np.flatnonzero(np.diff(sessions, prepend=-1)) if len(sessions) else np.empty(0, np.int64)
         return Sequences(transitions.action[positive], np.append(starts, len(sessions)).astype(np.int64))
 
-    def save(self, folder: Path) -> None:
-        """Write into an existing folder; the same content gives the same bytes."""
-        self.items.write_parquet(folder / "items.parquet")
-        self.sessions.write_parquet(folder / "sessions.parquet")
-        self.frame.write_parquet(folder / "transitions.parquet")
-        np.save(folder / "positives.npy", self.states.positives)
-        np.save(folder / "skips.npy", self.states.skips)
-        self.manifest["content_hash"] = content_hash(folder, FILES)
-        write_json(folder / MANIFEST, self.manifest)
-
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
         if not folder.is_dir():
@@ -133,3 +123,10 @@ class Dataset:
             reason = str(error).splitlines()[0]
             raise InputError(f"{folder} is damaged ({reason}); make it anew with `bcd4rec prepare`.") from None
         return cls(manifest, frames[0], frames[1], frames[2], States(arrays[0], arrays[1]))
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Close a data set: its manifest with the hash of all its files."""
+    manifest = manifest | {"content_hash": content_hash(folder, FILES)}
+    write_json(folder / MANIFEST, manifest)
+    return manifest

@@ -2,10 +2,9 @@
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from bcd4rec.config import Config, parse_numbers
-from bcd4rec.errors import InputError
 
 
 class Responses(Config):
@@ -14,13 +13,12 @@ class Responses(Config):
     Codes are positions in `rewards`: with `skip=0,click=4` a skip is 0 and a click is 1.
     """
 
-    rewards: dict[str, float] = Field(description="Reward of each response, by name, e.g. skip=0, click=4.")
-    positive: tuple[str, ...] = Field(
-        default=(), description="Responses that enter the state; by default those with a reward above 0."
-    )
-    target: str = Field(
-        default="", description="The response whose rate is reported; by default the one with the largest reward."
-    )
+    rewards: dict[str, float]
+    """Reward of each response, by name, e.g. skip=0, click=4."""
+    positive: tuple[str, ...] = ()
+    """Responses that enter the state; by default those with a reward above 0."""
+    target: str = ""
+    """The response whose rate is reported; by default the one with the largest reward."""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,11 +62,7 @@ class Responses(Config):
             "positive": tuple(part.strip() for part in positive.split(",")) if positive else (),
             "target": target or "",
         }
-        try:
-            return cls.model_validate(values)
-        except ValueError as error:
-            message = str(error).splitlines()[2].strip().removeprefix("Value error, ").split(" [type=")[0]
-            raise InputError(f"--rewards {rewards}: {message}.") from None
+        return cls.parse(values, f"--rewards {rewards}")
 
 
 RECSIM = Responses(rewards={"skip": 0.0, "click": 4.0})

@@ -1,0 +1,106 @@
+"""The command line. Each command is a file in `commands/`; this file finds it, runs it and words its failures."""
+
+import contextlib
+import errno
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+from typing import Any
+
+import typer
+from typer.exceptions import TyperException
+
+from bcd4rec import __version__, commands
+from bcd4rec.errors import InputError
+
+EXIT_BAD_INPUT = 2
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """The application with all commands, or with the one called `only`: importing less starts faster."""
+    app = typer.Typer(
+        name="bcd4rec",
+        help="From impression logs to a better recommendation policy, shown before it ships.",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback(invoke_without_command=True)
+    def version(
+        context: typer.Context,
+        show: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    ) -> None:
+        if show:
+            sys.stdout.write(f"bcd4rec {__version__}\n")
+        elif context.invoked_subcommand is None:
+            sys.stdout.write(context.get_help() + "\n")
+
+    names = [module.name for module in pkgutil.iter_modules(commands.__path__) if not module.name.startswith("_")]
+    for name in [only] if only in names else names:
+        importlib.import_module(f"bcd4rec.commands.{name}").add_to(app)
+    return app
+
+
+def main() -> None:
+    """Run, and turn every expected failure into one sentence on stderr and exit code 2."""
+    # A terminated run cleans up like an interrupted one. Signals can only be set in the main thread.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, _interrupt)
+    only = sys.argv[1] if len(sys.argv) > 1 else None
+    try:
+        code = build(only)(prog_name="bcd4rec", standalone_mode=False)
+        sys.stdout.flush()
+    except InputError as error:
+        code = _fail(str(error))
+    except TyperException as error:
+        code = _fail(_usage(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("Interrupted; no output was left half-written.")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
+        code = 0
+    except Exception as error:
+        sentence = _system_failure(error)
+        if sentence is None:
+            raise
+        code = _fail(sentence)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(sentence: str) -> int:
+    sys.stderr.write(f"Error: {sentence}\n")
+    return EXIT_BAD_INPUT
+
+
+def _usage(error: TyperException) -> str:
+    message = " ".join(getattr(error, "format_message", lambda: str(error))().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "bcd4rec"
+    return f"{message}; see `{command} --help`."
+
+
+def _system_failure(error: Exception) -> str | None:
+    """A sentence for what the machine refused; None for what is a defect of ours."""
+    text = str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "No space left" in text or "File too large" in text:
+        return "The disk is full or the file size limit was reached; free some space and run it again. Nothing was written."
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS) or "Permission denied" in text:
+        name = getattr(error, "filename", None)
+        return f"No permission to use {name or 'the output folder'}; choose another folder."
+    if isinstance(error, MemoryError):
+        return "The machine has too little memory for this; use fewer users or a smaller batch."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}."
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bcd4rec.config import OPTIONS
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.schema import Log, LogOptions, default_responses
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Root of all randomness: the same seed, the same bits.")]
+Rewards = Annotated[
+    str | None,
+    typer.Option("--rewards", help="Reward of each response, e.g. skip=0,click=4. Default: skip=0,click=1,buy=5."),
+]
+Positive = Annotated[
+    str | None, typer.Option("--positive", help="Responses that enter the state; default: those with a reward above 0.")
+]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Response whose rate is reported; default: the most rewarded one.")
+]
+TimeUnit = Annotated[str, typer.Option("--time-unit", help="Unit of a numeric timestamp since 1970: s, ms or us.")]
+StringIds = Annotated[bool, typer.Option("--string-ids", help="Read ids as strings, also where some look like numbers.")]
+Sort = Annotated[
+    bool, typer.Option("--sort", help="Sort each session's rows by time instead of refusing those out of order.")
+]
+LogPath = Annotated[Path, typer.Argument(metavar="LOGS", help="A Parquet or CSV file of impressions, or a folder of them.")]
+
+
+def open_log(path: Path, time_unit: str, string_ids: bool, sort: bool) -> Log:
+    options = LogOptions.parse({"time_unit": time_unit, "string_ids": string_ids, "sort": sort}, OPTIONS)
+    return Log(path, options)
+
+
+def responses_of(log: Log, rewards: str | None, positive: str | None, target: str | None) -> Responses:
+    """What the options say, or the defaults for what the log holds."""
+    if rewards is None:
+        found = default_responses(log)
+        if positive is None and target is None:
+            return found
+        rewards = ",".join(f"{name}={reward}" for name, reward in found.rewards.items())
+    return Responses.from_options(rewards, positive, target)

@@ -1,0 +1,69 @@
+"""`bcd4rec check`: validate a log and show what is in it."""
+
+from typing import Any
+
+import typer
+
+from bcd4rec.commands._options import Json, LogPath, Positive, Rewards, Sort, StringIds, Target, TimeUnit
+
+EPILOG = "Example:  bcd4rec check logs.parquet --rewards skip=0,click=1,buy=5"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("check", epilog=EPILOG)(check)
+
+
+def check(
+    logs: LogPath,
+    rewards: Rewards = None,
+    positive: Positive = None,
+    target: Target = None,
+    time_unit: TimeUnit = "s",
+    string_ids: StringIds = False,
+    sort: Sort = False,
+    json: Json = False,
+) -> None:
+    """Validate an impression log, row by row, and summarise it. Exit code 2 when something is wrong."""
+    from bcd4rec.commands._options import open_log, responses_of
+    from bcd4rec.console import emit_json, progress, say, show
+    from bcd4rec.data import checking
+
+    log = open_log(logs, time_unit, string_ids, sort)
+    with progress() as tick:
+        report = checking.check(log, responses_of(log, rewards, positive, target), tick)
+    if json:
+        emit_json(report.to_json())
+    elif report.summary:
+        show(_table(str(logs), report.summary))
+    for problem in report.problems:
+        say(f"Error: {problem.sentence}")
+    if report.problems:
+        raise typer.Exit(2)
+
+
+def _table(path: str, found: dict[str, Any]) -> Any:
+    from bcd4rec.console import pairs_table
+
+    length, skew = found["session_length"], found["popularity"]
+    pairs = [
+        ("sessions", f"{found['sessions']:,}"),
+        ("items", f"{found['items']:,}" + (f" in {found['categories']:,} categories" if found["categories"] else "")),
+        ("impressions", f"{found['impressions']:,} in {found['requests']:,} slates of {found['slate_size']:.1f} items"),
+    ]
+    for name, count in found["responses"].items():
+        pairs.append((f"response {name}", f"{count:,} ({found['rates'][name]:.2f} % of impressions)"))
+    pairs += [
+        (f"{found['target']} rate", f"{found['target_rate']:.2f} % of slates"),
+        (
+            "slates per session",
+            f"mean {length['mean']:.1f}, median {length['median']:.0f}, 10–90 % {length['p10']:.0f}–{length['p90']:.0f}, "
+            f"max {length['max']:.0f}",
+        ),
+    ]
+    if found["days"]:
+        pairs.append(("days", f"{found['days']['days']:,} ({found['days']['first']} to {found['days']['last']})"))
+    for what in ("impressions", "positives"):
+        text = f"Gini {skew[what]['gini']:.2f}; the top tenth of the items has {skew[what]['top_tenth']:.0f} %"
+        pairs.append((f"popularity, {what}", text))
+    pairs.append(("propensities", f"known for {found['propensities']:.0f} % of impressions"))
+    return pairs_table(f"{path}: no problems found", pairs)

@@ -1,0 +1,115 @@
+"""`check`: is this a usable log, and what is in it?"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.schema import BadLog, Log, Problem, default_responses, row_problems
+from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """What `check` found. `summary` is empty where the problems leave nothing to summarise."""
+
+    path: Path
+    problems: list[Problem]
+    summary: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        problems = [problem.to_json() for problem in self.problems]
+        return {"log": str(self.path), "ok": not problems, "problems": problems} | self.summary
+
+
+def check(log: Log, responses: Responses | None = None, tick: Tick = no_tick) -> LogReport:
+    """Validate a log and summarise it. Responses default to skip, click and buy."""
+    tick("checking rows", 0.0)
+    responses = responses or default_responses(log)
+    problems = row_problems(log, responses)
+    if problems:
+        return LogReport(log.path, problems, {})
+    try:
+        index = SessionIndex.build(log, responses, tick)
+        with tempfile.TemporaryDirectory(prefix="bcd4rec-") as spool:
+            return LogReport(log.path, [], _summarise(log, index, Path(spool), tick))
+    except BadLog as bad:
+        return LogReport(log.path, bad.problems, {})
+
+
+def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> dict[str, Any]:
+    responses = index.responses
+    by_response = np.zeros(len(responses.names), np.int64)
+    positives = np.zeros(len(index.items), np.int64)
+    requests = []  # (sessions,) steps of each session
+    targets, slates, known_propensities = 0, 0, 0
+    positive = [responses.code(name) for name in responses.positive]
+    for rows in index.chunks(spool, tick=tick):
+        by_response += np.bincount(rows["response"], minlength=len(by_response))
+        positives += np.bincount(rows.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
+        known_propensities += rows["propensity"].count()
+        by_step = rows.group_by("session", "step").agg((pl.col("response") == responses.code(responses.target)).any())
+        targets += int(by_step["response"].sum())
+        slates += len(by_step)
+        requests.append(by_step.group_by("session").len()["len"].to_numpy())
+    impressions = int(by_response.sum())
+    steps = np.concatenate(requests)
+    items, sessions = index.items, index.sessions
+    return {
+        "sessions": len(sessions),
+        "items": len(items),
+        "categories": items["category"].drop_nulls().n_unique(),
+        "impressions": impressions,
+        "requests": slates,
+        "slate_size": impressions / slates,
+        "responses": dict(zip(responses.names, by_response.tolist(), strict=True)),
+        "rates": {name: 100 * int(count) / impressions for name, count in zip(responses.names, by_response, strict=True)},
+        "target": responses.target,
+        "target_rate": 100 * targets / slates,
+        "session_length": _spread(steps),
+        "days": _days(sessions) if log.clock else None,
+        "popularity": {
+            "impressions": _skew(items["impressions"].to_numpy()),
+            "positives": _skew(positives),
+        },
+        "propensities": 100 * known_propensities / impressions,
+    }
+
+
+def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:
+    low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+    return {
+        "mean": float(values.mean()),
+        "p10": float(low),
+        "median": float(middle),
+        "p90": float(high),
+        "max": float(values.max()),
+    }
+
+
+def _days(sessions: pl.DataFrame) -> dict[str, Any]:
+    first, last = int(sessions["start"].min()), int(sessions["end"].max())  # type: ignore[arg-type]
+
+    def iso(time: int) -> str:
+        return str(np.datetime64(time, "us").astype("datetime64[s]"))
+
+    return {
+        "first": iso(first),
+        "last": iso(last),
+        "days": last // MICROSECONDS_PER_DAY - first // MICROSECONDS_PER_DAY + 1,
+    }
+
+
+def _skew(counts: np.ndarray[Any, Any]) -> dict[str, float]:
+    """How unevenly items share: the Gini coefficient, and the share of the most popular tenth (percent)."""
+    ordered = np.sort(counts)[::-1].astype(np.float64)
+    total, n = ordered.sum(), len(ordered)
+    if total == 0:
+        return {"gini": 0.0, "top_tenth": 0.0}
+    ranks = np.arange(1, n + 1)
+    gini = (n + 1 - 2 * (ordered * ranks).sum() / total) / n
+    return {"gini": float(gini), "top_tenth": float(100 * ordered[: max(1, n // 10)].sum() / total)}

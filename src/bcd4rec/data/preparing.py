@@ -1,0 +1,110 @@
+"""`prepare`: a log becomes a data set, in streaming; the same log and seed give the same bytes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from bcd4rec.artifacts import atomic_directory, refuse_existing
+from bcd4rec.config import Config
+from bcd4rec.data.dataset import FORMAT, write_manifest
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.schema import BadLog, Log, row_problems
+from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
+from bcd4rec.data.splits import SplitConfig, assign_splits
+from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
+from bcd4rec.seeding import generator
+
+
+class PrepareConfig(Config):
+    """How a log becomes a data set."""
+
+    transitions: TransitionConfig = Field(default_factory=TransitionConfig)
+    """States and transitions."""
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    """Train, validation, test."""
+
+
+def prepare(
+    log: Log, responses: Responses, config: PrepareConfig, out: Path, seed: int = 0, force: bool = False, tick: Tick = no_tick
+) -> dict[str, Any]:
+    """Write the data set of `log` to the folder `out` and return its manifest."""
+    refuse_existing(out, force)
+    tick("checking rows", 0.0)
+    if problems := row_problems(log, responses):
+        raise BadLog(problems)
+    index = SessionIndex.build(log, responses, tick)
+    sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
+    with atomic_directory(out, force) as folder:
+        table = StateTable(config.transitions)
+        counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
+        tick("writing", 0.0)
+        states = table.states()
+        np.save(folder / "positives.npy", states.positives)
+        np.save(folder / "skips.npy", states.skips)
+        sessions.select("session_id", "split", "start", "end", "rows").write_parquet(folder / "sessions.parquet")
+        items = index.items.select("item_id", "category").with_columns(
+            pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
+        )
+        items.write_parquet(folder / "items.parquet")
+        manifest = {
+            "kind": "dataset",
+            "format": FORMAT,
+            "config": config.transitions.model_dump() | {"split": config.split.model_dump(), "seed": seed},
+            "responses": responses.model_dump(mode="json"),
+            "counts": _counts(sessions, index, counts, len(states)),
+            "dropped": dropped,
+            "clock": log.clock,
+        }
+        return write_manifest(folder, manifest)
+
+
+def _write_transitions(
+    folder: Path,
+    index: SessionIndex,
+    sessions: pl.DataFrame,
+    config: TransitionConfig,
+    table: StateTable,
+    seed: int,
+    tick: Tick,
+) -> dict[str, Any]:
+    """Append chunk after chunk to one Parquet file, and count what each item and response got."""
+    luck = generator(seed, "chosen")
+    train = (sessions["split"] == "train").to_numpy()
+    positive = [index.responses.code(name) for name in index.responses.positive]
+    impressions = np.zeros(len(index.items), np.int64)
+    positives = np.zeros(len(index.items), np.int64)
+    by_response = np.zeros(len(index.responses.names), np.int64)
+    total = 0
+    writer: pq.ParquetWriter | None = None
+    try:
+        for rows in index.chunks(folder, sessions, tick):
+            seen = rows.filter(pl.Series(train[rows["session"].to_numpy()]))
+            impressions += np.bincount(seen["item"], minlength=len(impressions))
+            positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
+            by_response += np.bincount(rows["response"], minlength=len(by_response))
+            arrow = chunk_transitions(rows, config, index.responses, table, luck).to_arrow()
+            writer = writer or pq.ParquetWriter(folder / "transitions.parquet", arrow.schema, compression="zstd")
+            writer.write_table(arrow)
+            total += len(arrow)
+    finally:
+        if writer is not None:
+            writer.close()
+    return {"impressions": impressions, "positives": positives, "by_response": by_response, "transitions": total}
+
+
+def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:
+    splits = dict(sessions.group_by("split").len().sort("split").iter_rows())
+    return {
+        "sessions": len(sessions),
+        "sessions_by_split": splits,
+        "impressions": int(sessions["rows"].sum()),
+        "responses": dict(zip(index.responses.names, counts["by_response"].tolist(), strict=True)),
+        "transitions": counts["transitions"],
+        "states": states,
+        "items": len(index.items),
+        "categories": index.items["category"].drop_nulls().n_unique(),
+    }

@@ -1,0 +1,186 @@
+"""From rows of files to sessions in time order, a chunk at a time, so that memory does not grow with the log."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.schema import BadLog, Log, Problem, collect
+from bcd4rec.errors import InputError
+
+CHUNK_ROWS = 1_000_000  # rows that are in memory at once
+MICROSECONDS_PER_DAY = 86_400_000_000
+
+Tick = Callable[[str, float], None]  # what is being done, and which share of it is done
+
+
+def no_tick(stage: str, share: float) -> None:
+    """For callers that show no progress."""
+
+
+@dataclass(frozen=True)
+class SessionIndex:
+    """The sessions and items of a log, and where its rows lie, as integers, ready to be read in chunks of sessions.
+
+    `sessions`: session_id, start, end, rows, in order of their start (then of their appearance).
+    `items`: item_id, category, impressions, in ascending order of ids.
+    """
+
+    log: Log
+    responses: Responses
+    sessions: pl.DataFrame
+    items: pl.DataFrame
+
+    @classmethod
+    def build(cls, log: Log, responses: Responses, tick: Tick = no_tick) -> "SessionIndex":
+        """One streaming pass over the files."""
+        category = pl.col("category") if log.has("category") else pl.lit(None, pl.String)
+        sessions, items = [], []
+        for number, (table, frame) in enumerate(log.frames()):
+            tick("reading sessions and items", number / len(log.tables))
+            by_session = frame.group_by("session_id").agg(
+                pl.col("time").min().alias("start"),
+                pl.col("time").max().alias("end"),
+                pl.len().cast(pl.Int64).alias("rows"),
+                pl.col("row").min().cast(pl.Int64).alias("first_row"),
+            )
+            by_item = frame.group_by("item_id").agg(
+                category.min().alias("category"),
+                category.max().alias("other_category"),
+                pl.len().cast(pl.Int64).alias("impressions"),
+            )
+            sessions.append(collect(table, by_session).with_columns(pl.lit(number).alias("file")))
+            items.append(collect(table, by_item))
+        merged_sessions = (
+            pl.concat(sessions)
+            .sort("file")
+            .group_by("session_id", maintain_order=True)
+            .agg(
+                pl.col("start").min(),
+                pl.col("end").max(),
+                pl.col("rows").sum(),
+                pl.col("file").first(),
+                pl.col("first_row").first(),
+            )
+            .sort("start", "file", "first_row")
+            .select("session_id", "start", "end", "rows")
+        )
+        merged_items = (
+            pl.concat(items)
+            .group_by("item_id")
+            .agg(pl.col("category").min(), pl.col("other_category").max(), pl.col("impressions").sum())
+            .sort("item_id")
+        )
+        torn = merged_items.filter(pl.col("category") != pl.col("other_category"))
+        if not torn.is_empty():
+            raise BadLog([_category_problem(log, torn)])
+        return cls(log, responses, merged_sessions, merged_items.drop("other_category"))
+
+    def chunks(self, spool: Path, sessions: pl.DataFrame | None = None, tick: Tick = no_tick) -> Iterator[pl.DataFrame]:
+        """The rows of `sessions` (all by default; a subset of `self.sessions` in any order) in whole sessions.
+
+        Columns: session (row of `sessions`), step, order, time, item, response (code), propensity; sorted by
+        session, step and place in the slate. `spool` is a folder for temporary files. Rows whose time runs
+        backwards and rows that stand twice raise `BadLog`.
+        """
+        sessions = self.sessions if sessions is None else sessions
+        keyed = sessions.select(
+            "session_id",
+            pl.int_range(pl.len(), dtype=pl.UInt32).alias("session"),
+            ((pl.col("rows").cum_sum() - pl.col("rows")) // CHUNK_ROWS).cast(pl.UInt32).alias("chunk"),
+        )
+        self._write_spool(spool / "rows.parquet", keyed, tick)
+        count = 1 + int(keyed["chunk"].max() or 0)  # type: ignore[arg-type]
+        for chunk in range(count):
+            tick("sessions to transitions", chunk / count)
+            rows = pl.scan_parquet(spool / "rows.parquet").filter(pl.col("chunk") == chunk).drop("chunk")
+            yield self._in_order(rows.collect(engine="streaming"), sessions)
+        (spool / "rows.parquet").unlink()
+
+    def _write_spool(self, path: Path, sessions: pl.DataFrame, tick: Tick) -> None:
+        """The whole log as integer columns in one file."""
+        items = self.items.select("item_id", pl.int_range(pl.len(), dtype=pl.Int32).alias("item"))
+        codes = pl.DataFrame({"response": self.responses.names, "code": range(len(self.responses.names))}).lazy()
+        frames = []
+        for number, (_, frame) in enumerate(self.log.frames()):
+            columns = [
+                pl.col("session"),
+                pl.col("chunk"),
+                (pl.col("row").cast(pl.Int64) + number * 2**40).alias("order"),
+                pl.col("time"),
+                pl.col("item"),
+                pl.col("code").cast(pl.UInt8).alias("response"),
+                *(pl.col(name) for name in ("request_id", "step", "position", "propensity") if self.log.has(name)),
+            ]
+            frames.append(
+                frame.join(sessions.lazy(), on="session_id", how="inner")
+                .join(items.lazy(), on="item_id", how="inner")
+                .join(codes, on="response", how="inner")
+                .select(columns)
+            )
+        tick("reading impressions", 0.0)
+        pl.concat(frames).sink_parquet(path, compression="lz4")
+
+    def _in_order(self, rows: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
+        rows = rows.sort("session", "order")
+        if self.log.options.sort:
+            rows = rows.sort("session", "time", "order")
+        backwards = (pl.col("session") == pl.col("session").shift()) & (pl.col("time") < pl.col("time").shift())
+        wrong = rows.filter(backwards)
+        if not wrong.is_empty():
+            fix = "sort each session's rows by time, or pass --sort"
+            raise BadLog([self._problem("time backwards", wrong, sessions, self._time_name, f"time in order; {fix}")])
+        slate = next((name for name in ("request_id", "step") if self.log.has(name)), None)
+        request = pl.col("order").min().over("session", slate) if slate else pl.col("order")
+        place = ["position"] if self.log.has("position") else []
+        impression = pl.struct("session", "time", "item", *place, *([slate] if slate else []))
+        twice = rows.filter(~impression.is_first_distinct())
+        if not twice.is_empty():
+            raise BadLog([self._problem("duplicate", twice, sessions, "item_id", "each impression once; remove one")])
+        rows = rows.with_columns(request.alias("request"))
+        rows = rows.sort("session", "request", *place, "order")
+        step = (pl.col("request") != pl.col("request").shift(fill_value=-1)).cast(pl.UInt32).cum_sum()
+        propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
+        return rows.select(
+            "session",
+            (step - step.min().over("session")).alias("step"),
+            "order",
+            "time",
+            "item",
+            "response",
+            propensity.cast(pl.Float32).alias("propensity"),
+        )
+
+    @property
+    def _time_name(self) -> str:
+        return "timestamp" if self.log.clock else "step"
+
+    def _problem(self, kind: str, wrong: pl.DataFrame, sessions: pl.DataFrame, column: str, expected: str) -> Problem:
+        first = wrong.sort("order").row(0, named=True)
+        number, row = divmod(first["order"], 2**40)
+        found = (
+            f"item {self.items['item_id'][first['item']]} of session {sessions['session_id'][first['session']]} "
+            + ("once more" if kind == "duplicate" else "with a time before the row above")
+        )
+        many = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
+        where = f"{self.log.tables[number].path}, row {row}, column {column}"
+        return Problem(kind, f"{where}: found {found}, expected {expected}{many}.", len(wrong))
+
+
+def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
+    """Name the first row that gives an item another category than the rows before it did."""
+    item, seen = torn["item_id"][0], None
+    for table, frame in log.frames():
+        query = frame.filter((pl.col("item_id") == item) & pl.col("category").is_not_null()).select("row", "category")
+        for row, category in collect(table, query).sort("row").iter_rows():
+            seen = category if seen is None else seen
+            if category != seen:
+                return Problem(
+                    "two categories",
+                    f"{table.path}, row {row}, column category: found {category!r} for item {item}, which had "
+                    f"{seen!r} before, expected one category per item ({len(torn):,} such items).",
+                    len(torn),
+                )
+    raise InputError(f"{log.path} changed while it was read; run the command again.")

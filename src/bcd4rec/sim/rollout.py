@@ -1,0 +1,138 @@
+"""Play a policy against simulated users and write what happened as a canonical impression log."""
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from bcd4rec.config import Config
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
+from bcd4rec.errors import InputError
+from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.ranking import Exploration, exclude, make_slates
+from bcd4rec.seeding import generator
+from bcd4rec.sim.environment import Environment
+
+AfterSkip = Literal["repeat", "exclude"]
+
+
+class RolloutConfig(Config):
+    """The rules of an evaluation, the same for all policies that are compared."""
+
+    exploration: Exploration = Field(default_factory=Exploration)
+    """How slates depart from the ranking."""
+    after_skip: AfterSkip = "repeat"
+    """After a slate was skipped: show what the ranking says (`repeat`), or keep its items out once (`exclude`)."""
+    length: int = Field(default=HISTORY, ge=1)
+    """L: how many positive items a state holds."""
+    skips: int = Field(default=0, ge=0)
+    """S: how many skipped items a state holds."""
+
+
+class Oracle:
+    """Sees into the users of one environment: the upper bound that no policy from logs can pass."""
+
+    def __init__(self, environment: Environment):
+        self._environment = environment
+
+    @property
+    def n_items(self) -> int:
+        return self._environment.n_items
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        scores = self._environment.oracle_scores()
+        if candidates is None:
+            return scores
+        chosen = np.take_along_axis(scores, np.maximum(candidates, 0), axis=1)
+        return np.where(candidates == PAD, np.float32(-np.inf), chosen)
+
+
+def rollout(
+    environment: Environment,
+    policy: Policy,
+    users: int,
+    seed: int,
+    config: RolloutConfig | None = None,
+    tick: Tick = no_tick,
+) -> pl.DataFrame:
+    """The log of `users` fresh sessions, sorted by session, step and position.
+
+    The same seed gives the same users with the same luck, whatever the policy, so that policies are compared on the
+    same users. Exploration has a stream of its own.
+    """
+    config = config or RolloutConfig()
+    if policy.n_items != environment.n_items:
+        raise InputError(f"The policy knows {policy.n_items} items, but the environment has {environment.n_items}.")
+    environment.reset(users, seed)
+    luck = generator(seed, "exploration")
+    positive = [environment.responses.code(name) for name in environment.responses.positive]
+    states = States.empty(users, config.length, config.skips)
+    gone = np.full((users, 0), PAD, np.int32)  # (B, E) items that may not be recommended again
+    skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
+    alive = np.ones(users, np.bool_)
+    parts: list[pl.DataFrame] = []
+    for step in range(environment.horizon):
+        tick("simulating", step / environment.horizon)
+        scores = policy.scores(states)
+        exclude(scores, gone)
+        if config.after_skip == "exclude":
+            exclude(scores, skipped)
+        slates = make_slates(scores, environment.slate_size, config.exploration, luck)
+        items = np.where(alive[:, None], slates.items, PAD)
+        outcome = environment.step(items)
+        parts.append(_rows(step, items, slates.propensities, outcome.responses))
+        liked = np.isin(outcome.responses, positive) & (items != PAD)
+        states = _after(states, items, liked)
+        if environment.unavailable != "nothing":
+            gone = np.append(
+                gone, np.where(liked, items, PAD) if environment.unavailable == "clicked" else items, axis=1
+            )
+        skipped = np.where(liked.any(axis=1, keepdims=True), PAD, items)
+        alive &= ~outcome.ended
+        if not alive.any():
+            break
+    return _log(pl.concat(parts), environment)
+
+
+def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> States:
+    """The states after a slate: liked items join the positives, the others the skips, in the order of the slate."""
+    positives, skips = states.positives, states.skips
+    for place in range(items.shape[1]):
+        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
+        positives = append(positives, rows, items[rows, place])
+        rows = np.flatnonzero(~liked[:, place] & (items[:, place] != PAD)).astype(np.int32)
+        skips = append(skips, rows, items[rows, place])
+    return States(positives, skips)
+
+
+def _rows(
+    step: int, items: IntArray, propensities: FloatArray, responses: np.ndarray[tuple[int, int], np.dtype[np.int8]]
+) -> pl.DataFrame:
+    users, places = np.nonzero(items != PAD)
+    return pl.DataFrame(
+        {
+            "session_id": users.astype(np.int64),
+            "step": np.full(len(users), step, np.int32),
+            "position": places.astype(np.int32),
+            "item_id": items[users, places].astype(np.int64),
+            "response": responses[users, places],
+            "propensity": propensities[users, places].astype(np.float64),
+        }
+    )
+
+
+def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
+    names = pl.Series(environment.responses.names)
+    columns = [
+        pl.col("session_id"),
+        pl.col("step"),
+        pl.format("{}-{}", "session_id", "step").alias("request_id"),
+        pl.col("position"),
+        pl.col("item_id"),
+        names.gather(rows["response"].cast(pl.UInt32)).alias("response"),
+    ]
+    if environment.categories is not None:
+        columns.append(pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"]))  # type: ignore[arg-type]
+    return rows.select(*columns, "propensity").sort("session_id", "step", "position")
