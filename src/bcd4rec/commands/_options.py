@@ -1,13 +1,16 @@
 """Options that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bcd4rec.config import OPTIONS
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log, LogOptions, default_responses
+
+if TYPE_CHECKING:
+    from bcd4rec.sim.environment import Environment
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
@@ -43,3 +46,19 @@ def responses_of(log: Log, rewards: str | None, positive: str | None, target: st
             return found
         rewards = ",".join(f"{name}={reward}" for name, reward in found.rewards.items())
     return Responses.from_options(rewards, positive, target)
+
+
+Env = Annotated[str, typer.Option("--env", help="Who plays the user: recsim (the interest-evolution environment).")]
+Preset = Annotated[str | None, typer.Option("--preset", help="Preset of the environment; recsim: paper, recsim, literal, single.")]
+Model = Annotated[Path | None, typer.Option("--model", help="Folder of a learned user, for environments that need one.")]
+Users = Annotated[int, typer.Option("--users", min=1, help="How many simulated sessions.")]
+DataSet = Annotated[Path | None, typer.Option("--dataset", help="Data set that baselines learn from; default: a random log.")]
+AfterSkip = Annotated[
+    str, typer.Option("--after-skip", help="After a skipped slate: repeat the ranking, or exclude its items once.")
+]
+
+
+def make_environment(env: str, preset: str | None, model: Path | None) -> "Environment":
+    from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
+
+    return ENVIRONMENTS[env](EnvironmentOptions(preset, model))

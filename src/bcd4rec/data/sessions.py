@@ -124,9 +124,7 @@ class SessionIndex:
         pl.concat(frames).sink_parquet(path, compression="lz4")
 
     def _in_order(self, rows: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
-        rows = rows.sort("session", "order")
-        if self.log.options.sort:
-            rows = rows.sort("session", "time", "order")
+        rows = rows.sort("session", *(["time"] if self.log.options.sort else []), "order")
         backwards = (pl.col("session") == pl.col("session").shift()) & (pl.col("time") < pl.col("time").shift())
         wrong = rows.filter(backwards)
         if not wrong.is_empty():
@@ -135,12 +133,15 @@ class SessionIndex:
         slate = next((name for name in ("request_id", "step") if self.log.has(name)), None)
         request = pl.col("order").min().over("session", slate) if slate else pl.col("order")
         place = ["position"] if self.log.has("position") else []
+        # Few rows show an item again in the same session, so the exact comparison runs on those alone.
+        again = rows.filter((pl.col("session").cast(pl.UInt64) * 2**32 + pl.col("item").cast(pl.UInt64)).is_duplicated())
         impression = pl.struct("session", "time", "item", *place, *([slate] if slate else []))
-        twice = rows.filter(~impression.is_first_distinct())
+        twice = again.filter(~impression.is_first_distinct())
         if not twice.is_empty():
             raise BadLog([self._problem("duplicate", twice, sessions, "item_id", "each impression once; remove one")])
         rows = rows.with_columns(request.alias("request"))
-        rows = rows.sort("session", "request", *place, "order")
+        if slate:
+            rows = rows.sort("session", "request", *place, "order")
         step = (pl.col("request") != pl.col("request").shift(fill_value=-1)).cast(pl.UInt32).cum_sum()
         propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
         return rows.select(

@@ -4,7 +4,6 @@ Where rows form slates, every item of a slate is shown in the state before it. A
 unchanged (s′ = s), so states are far fewer than transitions; each is stored once, and agents encode it once.
 """
 
-from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -51,16 +50,6 @@ class TransitionConfig(Config):
     @property
     def kept_skips(self) -> int:
         return self.skips if self.history == "all" else 0
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Local states of a chunk, named by how many positives and skips of the chunk lie before them."""
-
-    positives: Index  # (n,) count of positive rows before the state, over the whole chunk
-    skips: Index  # (n,) the same for skipped rows
-    first_positive: Index  # (n,) the count at the beginning of the state's session
-    first_skip: Index
 
 
 class StateTable:
@@ -115,68 +104,91 @@ def window(items: IntArray, end: Index, first: Index, width: int) -> IntArray:
     return result
 
 
+class Chunk:
+    """Rows of whole sessions as arrays, with what is counted before each of them."""
+
+    def __init__(self, rows: pl.DataFrame, responses: Responses):
+        self.item: IntArray = rows["item"].to_numpy()
+        response = rows["response"].to_numpy()
+        self.positive = np.isin(response, [responses.code(name) for name in responses.positive])
+        new_session = np.diff(rows["session"].to_numpy().astype(np.int64), prepend=-1) != 0
+        new_request = new_session | (np.diff(rows["step"].to_numpy().astype(np.int64), prepend=-1) != 0)
+        self.session = np.cumsum(new_session) - 1  # (n,) which session of the chunk
+        self.session_start = np.flatnonzero(new_session)  # (sessions,) first row
+        self.request = np.cumsum(new_request) - 1  # (n,) which request of the chunk
+        self.request_start = np.flatnonzero(new_request)  # (requests,) first row
+        self.last_request = np.append(new_session[self.request_start][1:], True)  # (requests,) the last of its session
+        self.liked = np.append(0, np.cumsum(self.positive))  # (n + 1,) positive rows before each row
+        self.skipped = np.append(0, np.cumsum(~self.positive))  # (n + 1,) skipped rows before each row
+
+
+def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tuple[IntArray, IntArray]:
+    """(n,) state and next state. A session with m positive rows has m + 1 states, one after each of them."""
+    ends = np.append(chunk.session_start[1:], len(chunk.item))
+    first = chunk.liked[chunk.session_start]  # (sessions,) positive rows of the chunk before the session
+    count = chunk.liked[ends] - first + 1  # (sessions,) states of the session
+    offset = np.cumsum(count) - count
+    owner = np.repeat(np.arange(len(count)), count)
+    liked = first[owner] + np.arange(len(owner)) - offset[owner]  # (states,) positive rows before the state
+    ids = table.add(window(chunk.item[chunk.positive], liked, first[owner], table.length))
+
+    def state_before(rows: Index, sessions: Index) -> IntArray:
+        return ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
+
+    start = chunk.request_start[chunk.request]
+    state = state_before(start, chunk.session)
+    if by_slate:
+        end = np.append(chunk.request_start[1:], len(chunk.item))[chunk.request]
+        return state, state_before(end, chunk.session)
+    after = state_before(np.arange(len(chunk.item)) + 1, chunk.session)
+    return state, np.where(chunk.positive, after, state)
+
+
+def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntArray]:
+    """(n,) state and next state, where a session has one state before each slate and one after the last."""
+    start = chunk.request_start
+    end = np.append(start[1:], len(chunk.item))
+    owner = chunk.session[start]
+    liked, skipped = chunk.liked[chunk.session_start][owner], chunk.skipped[chunk.session_start][owner]
+
+    def identify(rows: Index, requests: Index) -> IntArray:
+        positives = window(chunk.item[chunk.positive], chunk.liked[rows], liked[requests], table.length)
+        skips = window(chunk.item[~chunk.positive], chunk.skipped[rows], skipped[requests], table.skips)
+        return table.add(np.concatenate([positives, skips], axis=1))
+
+    before = identify(start, np.arange(len(start)))  # (requests,)
+    after = np.append(before[1:], np.int32(PAD))
+    last = np.flatnonzero(chunk.last_request)
+    after[last] = identify(end[last], last)
+    return before[chunk.request], after[chunk.request]
+
+
 def chunk_transitions(
     rows: pl.DataFrame, config: TransitionConfig, responses: Responses, table: StateTable, luck: np.random.Generator
 ) -> pl.DataFrame:
     """The transitions of whole sessions, as `SessionIndex.chunks` yields them; distinct states go to `table`."""
-    session = rows["session"].to_numpy().astype(np.int64)
-    step = rows["step"].to_numpy().astype(np.int64)
-    item = rows["item"].to_numpy()
-    response = rows["response"].to_numpy()
-    positive = np.isin(response, [responses.code(name) for name in responses.positive])
-
-    new_session = np.diff(session, prepend=-1) != 0
-    new_request = new_session | (np.diff(step, prepend=-1) != 0)
-    request = np.cumsum(new_request) - 1  # (n,) which request of the chunk
-    request_start = np.flatnonzero(new_request)  # (requests,) first row
-    session_start = np.flatnonzero(new_session)[np.cumsum(new_session) - 1]  # (n,) first row of the session
-    last_request = np.append(new_session[request_start][1:], True)  # (requests,) the last of its session
-
-    positives_before = np.cumsum(positive) - positive
-    skips_before = np.cumsum(~positive) - ~positive
-    before, first = positives_before[request_start], positives_before[session_start[request_start]]
-    skipped, first_skip = skips_before[request_start], skips_before[session_start[request_start]]
-
-    def identify(windows: Windows) -> IntArray:
-        parts = [window(item[positive], windows.positives, windows.first_positive, table.length)]
-        parts.append(window(item[~positive], windows.skips, windows.first_skip, table.skips))
-        return table.add(np.concatenate(parts, axis=1))
-
-    at_request = identify(Windows(before, skipped, first, first_skip))  # (requests,) the state a slate is shown in
-    state = at_request[request]
-    if config.next_state == "slate":
-        after = np.append(before[1:], positive.sum())
-        after_skips = np.append(skipped[1:], (~positive).sum())
-        at_end = identify(
-            Windows(after[last_request], after_skips[last_request], first[last_request], first_skip[last_request])
-        )
-        following = np.append(at_request[1:], PAD).astype(np.int32)
-        following[last_request] = at_end
-        next_state = following[request]
+    chunk = Chunk(rows, responses)
+    if config.history == "all":
+        state, next_state = _states_with_skips(chunk, table)
     else:
-        next_state = state.copy()
-        hit = np.flatnonzero(positive)
-        origin = request[hit]
-        next_state[hit] = identify(
-            Windows(positives_before[hit] + 1, skips_before[hit], first[origin], first_skip[origin])
-        )
-    reward = np.array([responses.rewards[name] for name in responses.names], np.float32)[response]
-    discount = np.where(last_request, 0.0, config.gamma).astype(np.float32)[request]
+        state, next_state = _states_of_positives(chunk, config.next_state == "slate", table)
+    reward = np.array([responses.rewards[name] for name in responses.names], np.float32)
+    discount = np.where(chunk.last_request, 0.0, config.gamma).astype(np.float32)
     transitions = pl.DataFrame(
         {
             "session": rows["session"],
             "step": rows["step"],
             "state": state,
-            "action": item,
-            "response": response,
-            "reward": reward,
+            "action": chunk.item,
+            "response": rows["response"],
+            "reward": reward[rows["response"].to_numpy()],
             "next_state": next_state,
-            "discount": discount,
+            "discount": discount[chunk.request],
             "propensity": rows["propensity"],
         }
     )
     if config.convention == "chosen":
-        return transitions[_chosen(request_start, positive, luck)]
+        return transitions[_chosen(chunk.request_start, chunk.positive, luck)]
     return transitions
 
 

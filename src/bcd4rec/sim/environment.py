@@ -1,5 +1,7 @@
 """The protocol that every simulated user fulfils."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -7,6 +9,7 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.registry import Registry
 
 Unavailable = Literal["clicked", "shown", "nothing"]
 
@@ -53,3 +56,14 @@ class Environment(Protocol):
     def oracle_scores(self) -> FloatArray:
         """(B, A) what a policy that sees into the users would score now; the upper bound of the tables."""
         ...
+
+
+class EnvironmentOptions(NamedTuple):
+    """What the command line can say about an environment; each takes what it needs and refuses the rest."""
+
+    preset: str | None = None
+    model: Path | None = None
+
+
+# A module named like the environment registers a function that makes it: `--env recsim` is sim/recsim.py.
+ENVIRONMENTS: Registry[Callable[[EnvironmentOptions], Environment]] = Registry("environment", "bcd4rec.sim")

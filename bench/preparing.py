@@ -1,0 +1,103 @@
+"""Preparing a log: rows per second and peak memory in streaming, beside the straightforward pandas version."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+ROWS = int(os.environ.get("BENCH_ROWS", 10_000_000))
+ITEMS, SESSION_ROWS, BATCH_SESSIONS = 50_000, 20, 50_000
+
+OURS = """
+import json, resource, sys, time
+from pathlib import Path
+from bcd4rec.data.preparing import PrepareConfig, prepare
+from bcd4rec.data.responses import DIGINETICA
+from bcd4rec.data.schema import Log
+began = time.perf_counter()
+prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(), Path(sys.argv[2]), force=True)
+seconds = time.perf_counter() - began
+print(json.dumps({"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
+"""
+
+# The job as one writes it first: sort, walk over the sessions, keep the last ten positive items as a tuple.
+PANDAS = """
+import json, resource, sys, time
+import numpy as np, pandas as pd
+began = time.perf_counter()
+log = pd.read_parquet(sys.argv[1]).head(int(sys.argv[3])).sort_values(["session_id", "timestamp"], kind="stable")
+items = {item: number for number, item in enumerate(np.sort(log["item_id"].unique()))}
+rewards = {"skip": 0.0, "click": 1.0, "buy": 5.0}
+states, rows = {}, []
+for _, session in log.groupby("session_id", sort=False):
+    history, last = (), len(session) - 1
+    for place, (item, response) in enumerate(zip(session["item_id"], session["response"])):
+        action, reward = items[item], rewards[response]
+        after = (history + (action,))[-10:] if reward > 0 else history
+        state = states.setdefault(history, len(states))
+        rows.append((state, action, reward, states.setdefault(after, len(states)), 0.0 if place == last else 0.9))
+        history = after
+pd.DataFrame(rows, columns=["state", "action", "reward", "next_state", "discount"]).to_parquet(sys.argv[2])
+seconds = time.perf_counter() - began
+print(json.dumps({"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
+"""
+
+
+def write_log(path: Path, rows: int) -> None:
+    """A shop's log in time order, with skewed popularity, written in batches."""
+    rng = np.random.default_rng(0)
+    weights = 1.0 / np.arange(1, ITEMS + 1) ** 0.8
+    upper = np.cumsum(weights / weights.sum())
+    writer: pq.ParquetWriter | None = None
+    sessions = rows // SESSION_ROWS
+    for first in range(0, sessions, BATCH_SESSIONS):
+        count = min(BATCH_SESSIONS, sessions - first)
+        size = count * SESSION_ROWS
+        start = (first + np.arange(count)) * 5
+        frame = pl.DataFrame(
+            {
+                "session_id": np.repeat(np.arange(first, first + count), SESSION_ROWS),
+                "timestamp": (start[:, None] + np.arange(SESSION_ROWS) * 10).reshape(-1) + 1_700_000_000,
+                "item_id": np.searchsorted(upper, rng.random(size)) + 1_000_000,
+                "response": np.array(["skip", "click", "buy"])[np.searchsorted([0.88, 0.99], rng.random(size))],
+            }
+        ).to_arrow()
+        writer = writer or pq.ParquetWriter(path, frame.schema)
+        writer.write_table(frame)
+    if writer is not None:
+        writer.close()
+
+
+def _run(script: str, *arguments: str) -> dict[str, float]:
+    done = subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def run() -> dict[str, float]:
+    """Ratios by name. pandas gets a tenth of the rows: it is slow, and its time grows in proportion."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.parquet"
+        write_log(log, ROWS)
+        ours = _run(OURS, str(log), f"{folder}/dataset")
+        few = max(ROWS // 10, SESSION_ROWS)
+        pandas = _run(PANDAS, str(log), f"{folder}/pandas.parquet", str(few))
+    rates = {"bcd4rec prepare": (ROWS, ours), "pandas, a loop over sessions": (few, pandas)}
+    table = Table(title="preparing a log", title_justify="left")
+    for name in ("", "rows", "rows per second", "peak memory, GiB"):
+        table.add_column(name, justify="right")
+    for name, (rows, one) in rates.items():
+        table.add_row(name, f"{rows:,}", f"{rows / one['seconds']:,.0f}", f"{one['gib']:.2f}")
+    Console().print(table)
+    return {
+        "prepare.rows_per_second_over_pandas": (ROWS / ours["seconds"]) / (few / pandas["seconds"]),
+        "prepare.peak_gib": ours["gib"],
+    }

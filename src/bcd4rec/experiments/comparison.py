@@ -1,0 +1,125 @@
+"""Policies side by side on the same simulated users."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.states import HISTORY
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.errors import InputError
+from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
+from bcd4rec.evaluation.metrics import per_session
+from bcd4rec.policies import bundle
+from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.uniform import Uniform
+from bcd4rec.policies.wrappers import speaking
+from bcd4rec.seeding import stream_seed
+from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+
+RANDOM, ORACLE = "random", "oracle"
+FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A policy with a name and the states it wants to see."""
+
+    name: str
+    policy: Policy
+    exploration: Exploration = Exploration()
+    length: int = HISTORY
+    skips: int = 0
+
+    def rules(self, rules: RolloutConfig) -> RolloutConfig:
+        """The rules of the comparison with this policy's own view of the session and its own randomness."""
+        own = {"length": self.length, "skips": self.skips}
+        explored = {"exploration": self.exploration} if self.exploration.kind != "none" else {}
+        return rules.model_copy(update=own | explored)
+
+
+def contestant(name: str, environment: Environment, dataset: Dataset | None, seed: int) -> Contestant:
+    """A policy by name (`random`, `oracle`, a baseline, which is fitted now) or by the folder of its bundle."""
+    if name == RANDOM:
+        return Contestant(name, Uniform(environment.n_items), Exploration(kind="epsilon", epsilon=1.0))
+    if name == ORACLE:
+        return Contestant(name, Oracle(environment))
+    if Path(name).is_dir():
+        return _from_bundle(Path(name), environment)
+    if name in BASELINES:
+        method = BASELINES[name]()
+        if dataset is None:
+            sequences = random_sequences(environment, seed)
+            return Contestant(name, method.fit(sequences, environment.n_items, seed))
+        learned = method.fit(dataset.sequences("train"), dataset.n_items, seed)
+        return Contestant(name, speaking(learned, dataset.vocabulary, catalogue(environment)))
+    known = ", ".join([RANDOM, ORACLE, *BASELINES])
+    raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
+
+
+def _from_bundle(folder: Path, environment: Environment) -> Contestant:
+    loaded = bundle.load(folder)
+    name = str(loaded.manifest.get("method", folder.name))
+    history = loaded.manifest.get("history", {})
+    policy = speaking(loaded.policy, loaded.vocabulary, catalogue(environment))
+    return Contestant(name, policy, length=history.get("length", HISTORY), skips=history.get("skips", 0))
+
+
+def catalogue(environment: Environment) -> Vocabulary:
+    """The ids that simulated logs give the items of an environment: their numbers."""
+    return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
+
+
+def random_sequences(environment: Environment, seed: int) -> Sequences:
+    """What random users liked, for baselines that are to be tried without a data set."""
+    random = contestant(RANDOM, environment, None, seed)
+    log = rollout(environment, random.policy, FIRST_SESSIONS, stream_seed(seed, "first log"), random.rules(RolloutConfig()))
+    liked = log.filter(pl.col("response").is_in(environment.responses.positive))
+    lists = liked.group_by("session_id", maintain_order=True).agg("item_id")["item_id"].to_list()
+    return Sequences.of(lists)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the table and the plots show."""
+
+    evaluations: list[Evaluation]
+    curves: dict[str, Curves]
+
+
+def compare(
+    environment: Environment,
+    contestants: Sequence[Contestant],
+    users: int,
+    seed: int,
+    rules: RolloutConfig,
+    behaviour: str = RANDOM,
+    online: str = ORACLE,
+    tick: Tick = no_tick,
+) -> Comparison:
+    """Every policy on the same fresh users. The users of `seed` here are never those of `simulate --seed` there."""
+    twice = [one.name for one in contestants if [other.name for other in contestants].count(one.name) > 1]
+    if twice:
+        contestants = [replace(one, name=f"{one.name} #{place}") if one.name in twice else one for place, one in enumerate(contestants, 1)]
+    names = [one.name for one in contestants]
+    logs: dict[str, pl.DataFrame] = {}
+    fresh = stream_seed(seed, "evaluation")
+    for number, one in enumerate(contestants):
+        def share(stage: str, done: float, number: int = number, name: str = one.name) -> None:
+            tick(f"{stage} {name}", (number + done) / len(names))
+
+        logs[one.name] = rollout(environment, one.policy, users, fresh, one.rules(rules), share)
+    responses, n_items = environment.responses, environment.n_items
+    gap = None
+    if behaviour in logs and online in logs:
+        gap = Gap(per_session(logs[behaviour], responses), per_session(logs[online], responses))
+    evaluations = [summarise(name, log, responses, n_items, seed, gap) for name, log in logs.items()]
+    return Comparison(evaluations, {name: curves(log, responses, n_items) for name, log in logs.items()})

@@ -1,0 +1,140 @@
+"""The interest-evolution environment for gymnasium, one user at a time or many at once.
+
+Importing this module registers it:
+
+    import gymnasium
+    import bcd4rec.sim.gym
+
+    env = gymnasium.make("bcd4rec/InterestEvolution-v0", preset="paper")
+    envs = gymnasium.make_vec("bcd4rec/InterestEvolution-v0", num_envs=2000, preset="paper")
+
+The action is a slate of K items, the observation the last 10 clicked items, oldest first, padded on the right with −1,
+and the reward the sum of the rewards of the slate's responses, whose codes are `info["responses"]`. A session ends by
+termination, so nothing may be bootstrapped from its last state.
+"""
+
+from typing import Any, ClassVar, NamedTuple, cast
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, MultiDiscrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from bcd4rec.data.states import HISTORY, PAD, IntArray, append
+from bcd4rec.sim.interest_evolution import InterestEvolution, preset
+
+ENV_ID = "bcd4rec/InterestEvolution-v0"
+
+Slates = NDArray[np.int64]
+
+
+class _Step(NamedTuple):
+    observations: IntArray  # (B, L)
+    rewards: NDArray[np.float64]  # (B,)
+    ended: NDArray[np.bool_]  # (B,)
+    responses: NDArray[np.int8]  # (B, K)
+
+
+class _Sessions:
+    """The environment of B users together with what they clicked: all that both gymnasium classes share."""
+
+    def __init__(self, preset_name: str, users: int):
+        self.environment = InterestEvolution(preset(preset_name))
+        self.users = users
+        self._rewards = np.array(list(self.environment.responses.rewards.values()))
+        self._click = self.environment.responses.code("click")
+        self._clicks = np.full((users, HISTORY), PAD, np.int32)
+
+    def observation_space(self) -> Space[IntArray]:
+        return cast("Space[IntArray]", Box(PAD, self.environment.n_items - 1, (HISTORY,), np.int32))
+
+    def action_space(self) -> MultiDiscrete:
+        return MultiDiscrete([self.environment.n_items] * self.environment.slate_size)
+
+    def reset(self, random: np.random.Generator) -> IntArray:
+        """Fresh users, and their first observations."""
+        self.environment.reset(self.users, int(random.integers(2**63)))
+        self._clicks = np.full((self.users, HISTORY), PAD, np.int32)
+        return self._clicks.copy()
+
+    def step(self, slates: Slates) -> _Step:
+        shown = np.asarray(slates).astype(np.int32)
+        outcome = self.environment.step(shown)
+        rows, places = np.nonzero(outcome.responses == self._click)
+        self._clicks = append(self._clicks, rows.astype(np.int32), shown[rows, places])
+        rewards = self._rewards[outcome.responses].sum(axis=1)
+        return _Step(self._clicks.copy(), rewards, outcome.ended, outcome.responses)
+
+
+class InterestEvolutionEnv(gymnasium.Env[IntArray, Slates]):
+    """One user after another."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+
+    def __init__(self, preset: str = "paper", render_mode: str | None = None):
+        self.render_mode = render_mode
+        self._sessions = _Sessions(preset, users=1)
+        self.observation_space = self._sessions.observation_space()
+        self.action_space = self._sessions.action_space()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[IntArray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._sessions.reset(self.np_random)[0], {}
+
+    def step(self, action: Slates) -> tuple[IntArray, float, bool, bool, dict[str, Any]]:
+        step = self._sessions.step(np.asarray(action)[None])
+        return (
+            step.observations[0],
+            float(step.rewards[0]),
+            bool(step.ended[0]),
+            False,
+            {"responses": step.responses[0]},
+        )
+
+
+class InterestEvolutionVectorEnv(VectorEnv[IntArray, Slates, NDArray[Any]]):
+    """`num_envs` users at once. All sessions are equally long, so all begin anew in the step after their last."""
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": [],
+        "autoreset_mode": AutoresetMode.NEXT_STEP,
+    }
+
+    def __init__(self, num_envs: int = 1, preset: str = "paper", render_mode: str | None = None):
+        self.num_envs = num_envs
+        self.render_mode = render_mode
+        self._sessions = _Sessions(preset, users=num_envs)
+        self._ended = False
+        self.single_observation_space = self._sessions.observation_space()
+        self.single_action_space = self._sessions.action_space()
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[IntArray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._ended = False
+        return self._sessions.reset(self.np_random), {}
+
+    def step(self, actions: Slates) -> tuple[IntArray, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        never = np.zeros(self.num_envs, np.bool_)
+        if self._ended:  # gymnasium's next-step autoreset: this step's actions are not looked at
+            observations, info = self.reset()
+            return observations, np.zeros(self.num_envs), never, never.copy(), info
+        step = self._sessions.step(actions)
+        self._ended = bool(step.ended.all())
+        info = {"responses": step.responses, "_responses": ~never}  # the mask says which users have this entry
+        return step.observations, step.rewards, step.ended, never, info
+
+
+if ENV_ID not in gymnasium.registry:
+    gymnasium.register(
+        ENV_ID,
+        entry_point=f"{__name__}:{InterestEvolutionEnv.__name__}",
+        vector_entry_point=f"{__name__}:{InterestEvolutionVectorEnv.__name__}",
+    )
