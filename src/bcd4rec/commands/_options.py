@@ -26,11 +26,15 @@ Target = Annotated[
     str | None, typer.Option("--target", help="Response whose rate is reported; default: the most rewarded one.")
 ]
 TimeUnit = Annotated[str, typer.Option("--time-unit", help="Unit of a numeric timestamp since 1970: s, ms or us.")]
-StringIds = Annotated[bool, typer.Option("--string-ids", help="Read ids as strings, also where some look like numbers.")]
+StringIds = Annotated[
+    bool, typer.Option("--string-ids", help="Read ids as strings, also where some look like numbers.")
+]
 Sort = Annotated[
     bool, typer.Option("--sort", help="Sort each session's rows by time instead of refusing those out of order.")
 ]
-LogPath = Annotated[Path, typer.Argument(metavar="LOGS", help="A Parquet or CSV file of impressions, or a folder of them.")]
+LogPath = Annotated[
+    Path, typer.Argument(metavar="LOGS", help="A Parquet or CSV file of impressions, or a folder of them.")
+]
 
 
 def open_log(path: Path, time_unit: str, string_ids: bool, sort: bool) -> Log:
@@ -49,10 +53,16 @@ def responses_of(log: Log, rewards: str | None, positive: str | None, target: st
 
 
 Env = Annotated[str, typer.Option("--env", help="Who plays the user: recsim (the interest-evolution environment).")]
-Preset = Annotated[str | None, typer.Option("--preset", help="Preset of the environment; recsim: paper, recsim, literal, single.")]
-Model = Annotated[Path | None, typer.Option("--model", help="Folder of a learned user, for environments that need one.")]
+Preset = Annotated[
+    str | None, typer.Option("--preset", help="Preset of the environment; recsim: paper, recsim, literal, single.")
+]
+Model = Annotated[
+    Path | None, typer.Option("--model", help="Folder of a learned user, for environments that need one.")
+]
 Users = Annotated[int, typer.Option("--users", min=1, help="How many simulated sessions.")]
-DataSet = Annotated[Path | None, typer.Option("--dataset", help="Data set that baselines learn from; default: a random log.")]
+DataSet = Annotated[
+    Path | None, typer.Option("--dataset", help="Data set that baselines learn from; default: a random log.")
+]
 AfterSkip = Annotated[
     str, typer.Option("--after-skip", help="After a skipped slate: repeat the ranking, or exclude its items once.")
 ]

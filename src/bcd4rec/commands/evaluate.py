@@ -1,5 +1,6 @@
 """`bcd4rec evaluate`: policies side by side on the same simulated users."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,8 @@ def add_to(app: typer.Typer) -> None:
 
 def evaluate(
     policies: Annotated[
-        list[str] | None, typer.Argument(help="random, oracle, baselines, folders of policies. Default: the first two and popular.")
+        list[str] | None,
+        typer.Argument(help="random, oracle, baselines, folders of policies. Default: the first two and popular."),
     ] = None,
     env: Env = "recsim",
     preset: Preset = None,
@@ -60,9 +62,22 @@ def evaluate(
     else:
         show(table(found.evaluations, f"{env}, {users:,} users, after a skip: {after_skip}"))
     if report is not None:
-        from bcd4rec.report.comparison import write_comparison
+        from bcd4rec.report.comparison import write_report
 
-        write_comparison(report, found, env, users, seed, after_skip, force)
+        setting = {
+            "environment": f"{env} {preset or ''}".strip(),
+            "users": f"{users:,}",
+            "after a skipped slate": after_skip,
+        }
+        again = (
+            f"bcd4rec evaluate {shlex.join(names)} --env {env} --users {users} --after-skip {after_skip} --seed {seed}"
+        )
+        again += f" --preset {preset}" if preset else ""
+        again += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
+        intro = ["Policies side by side on the same simulated users."]
+        write_report(
+            report, f"Policies on {env}", intro, found.evaluations, found.curves, setting, [again], force=force
+        )
         say(f"The report is in {report}.")
 
 
@@ -73,8 +88,8 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
     shown = Table(title=title, title_justify="left")
     shown.add_column("policy", style="bold")
     for name in (f"{evaluations[0].rate_name.upper()} %", "C@3 %", "return", "gap closed %"):
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True)
     for one in evaluations:
-        gap = one.gap_closed.text() if one.gap_closed else "–"
+        gap = one.gap_closed.text(0) if one.gap_closed else "–"
         shown.add_row(one.policy, one.rate.text(), f"{one.coverage.value:.1f}", one.mean_return.text(), gap)
     return shown

@@ -20,7 +20,9 @@ def prepare(
     rewards: Rewards = None,
     positive: Positive = None,
     target: Target = None,
-    history: Annotated[str, typer.Option(help="What a state remembers: positives, or all (also recent skips).")] = "positives",
+    history: Annotated[
+        str, typer.Option(help="What a state remembers: positives, or all (also recent skips).")
+    ] = "positives",
     length: Annotated[int, typer.Option(help="L: how many positive items a state holds.")] = 10,
     skips: Annotated[int, typer.Option(help="S: how many skipped items a state holds with --history all.")] = 20,
     convention: Annotated[
@@ -68,7 +70,11 @@ def prepare(
     with progress() as tick:
         manifest = preparing.prepare(log, responses_of(log, rewards, positive, target), config, out, seed, force, tick)
     if json:
-        emit_json({"dataset": str(out)} | manifest["counts"] | {"dropped": manifest["dropped"], "content_hash": manifest["content_hash"]})
+        emit_json(
+            {"dataset": str(out)}
+            | manifest["counts"]
+            | {"dropped": manifest["dropped"], "content_hash": manifest["content_hash"]}
+        )
     else:
         show(_table(str(out), manifest))
         say(f"The data set is in {out}.")
@@ -84,7 +90,10 @@ def _table(path: str, manifest: dict[str, Any]) -> Any:
         ("impressions", f"{counts['impressions']:,}"),
         ("responses", ", ".join(f"{name} {count:,}" for name, count in counts["responses"].items())),
         ("transitions", f"{counts['transitions']:,} over {counts['states']:,} distinct states"),
-        ("items", f"{counts['items']:,}" + (f" in {counts['categories']:,} categories" if counts["categories"] else "")),
+        (
+            "items",
+            f"{counts['items']:,}" + (f" in {counts['categories']:,} categories" if counts["categories"] else ""),
+        ),
         ("dropped", ", ".join(f"{count:,} {why}" for why, count in manifest["dropped"].items()) or "nothing"),
         ("content hash", manifest["content_hash"][:16]),
     ]
