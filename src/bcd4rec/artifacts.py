@@ -29,7 +29,8 @@ def _partial(path: Path) -> Path:
     return path.parent / f".{path.name}.partial-{os.getpid()}"
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -47,7 +48,16 @@ def atomic_file(path: Path, force: bool = False) -> Iterator[Path]:
         yield partial
         os.replace(partial, path)
     finally:
-        _remove(partial)
+        remove(partial)
+
+
+def _ours(folder: Path) -> bool:
+    """Other programs write a manifest.json too, but not with a `kind`."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except (InputError, OSError):
+        return False
+    return isinstance(manifest, dict) and "kind" in manifest
 
 
 @contextlib.contextmanager
@@ -56,10 +66,10 @@ def atomic_directory(path: Path, force: bool = False) -> Iterator[Path]:
     refuse_existing(path, force)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, expected a folder name; choose another name.")
-    if path.exists() and any(path.iterdir()) and not (path / MANIFEST).exists():
-        raise InputError(f"{path} holds files that bcd4rec did not write (no {MANIFEST}); choose another folder.")
+    if path.exists() and any(path.iterdir()) and not _ours(path):
+        raise InputError(f"{path} holds files that bcd4rec did not write (by its {MANIFEST}); choose another folder.")
     partial = _partial(path)
-    _remove(partial)
+    remove(partial)
     partial.mkdir()
     old = partial.with_name(partial.name + ".old")
     try:
@@ -72,8 +82,8 @@ def atomic_directory(path: Path, force: bool = False) -> Iterator[Path]:
             os.replace(old, path)
         raise
     finally:
-        _remove(partial)
-        _remove(old)
+        remove(partial)
+        remove(old)
 
 
 def write_json(path: Path, value: Any) -> None:

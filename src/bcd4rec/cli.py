@@ -16,6 +16,8 @@ from bcd4rec import __version__, commands
 from bcd4rec.errors import InputError
 
 EXIT_BAD_INPUT = 2
+# How libraries word a full disk when they lose its number; the last is NumPy's "512 requested and 64 written".
+FULL_DISK = ("No space left", "File too large", "requested and")
 
 
 def build(only: str | None = None) -> typer.Typer:
@@ -90,7 +92,7 @@ def _system_failure(error: Exception) -> str | None:
     """A sentence for what the machine refused; None for what is a defect of ours."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or "No space left" in text or "File too large" in text:
+    if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or any(words in text for words in FULL_DISK):
         return "The disk is full or the file size limit was reached; free some space and run it again. Nothing was written."
     if number in (errno.EACCES, errno.EPERM, errno.EROFS) or "Permission denied" in text:
         name = getattr(error, "filename", None)

@@ -60,3 +60,16 @@ def parse_numbers(text: str, option: str) -> dict[str, float]:
         except ValueError:
             raise InputError(f"{option}: {key} is {value!r}, expected a number as in {key}=1.") from None
     return numbers
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, str]:
+    """Repeated `--set key=value` options; values are typed by the config that takes them."""
+    found: dict[str, str] = {}
+    for setting in settings or []:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or not key:
+            raise InputError(f"--set: found {setting!r}, expected key=value, e.g. --set beta=0.5.")
+        if key in found:
+            raise InputError(f"--set: {key!r} is given twice; keep one of them.")
+        found[key] = value
+    return found

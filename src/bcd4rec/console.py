@@ -13,16 +13,17 @@ from rich.table import Table
 
 from bcd4rec.data.sessions import Tick
 
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # paths and ids may hold [ ] and :
 QUIET_SECONDS = 2.0  # work shorter than this shows no progress
 
 
 def err() -> Console:
     """For people: everything that is not the result."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, soft_wrap=True, **PLAIN)
 
 
 def say(text: str) -> None:
-    err().print(text, markup=False)
+    err().print(text)
 
 
 def emit_json(value: dict[str, Any]) -> None:
@@ -41,7 +42,7 @@ def _finite(value: Any) -> Any:
 
 
 def show(table: Table) -> None:
-    Console(highlight=False).print(table)
+    Console(**PLAIN).print(table)
 
 
 def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:

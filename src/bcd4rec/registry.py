@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from bcd4rec.errors import InputError
 
 Part = TypeVar("Part")
+INSTALL = "pip install 'bcd4rec[train]'"
 
 
 class Registry(Generic[Part]):
@@ -64,8 +65,9 @@ class Registry(Generic[Part]):
         return sorted(self._parts)
 
     def __contains__(self, name: str) -> bool:
+        """Also of a part that lacks its dependency: asking for it tells which."""
         self._load(name)
-        return name in self._parts
+        return name in self._parts or name in self._missing
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -75,5 +77,7 @@ class Registry(Generic[Part]):
         if name in self._parts:
             return self._parts[name]
         if name in self._missing:
-            raise InputError(f"{self.kind} {name!r} needs {self._missing[name]}: pip install 'bcd4rec[train]'.")
-        raise InputError(f"Unknown {self.kind} {name!r}; known are {', '.join(self.names())}.")
+            raise InputError(f"The {self.kind} {name!r} needs {self._missing[name]}: {INSTALL}.")
+        lacking = ", ".join(sorted(set(self._missing.values())))
+        more = f" (and more with {lacking}: {INSTALL})" if lacking else ""
+        raise InputError(f"Unknown {self.kind} {name!r}; known are {', '.join(self.names())}{more}.")

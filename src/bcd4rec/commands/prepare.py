@@ -1,7 +1,7 @@
 """`bcd4rec prepare`: a log becomes a data set."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -29,7 +29,9 @@ def prepare(
         str, typer.Option(help="Transitions: every shown item (shown), or one per slate (chosen).")
     ] = "shown",
     gamma: Annotated[float, typer.Option(help="γ: the discount.")] = 0.9,
-    split: Annotated[str, typer.Option(help="Split by session (at random) or by time (see --periods).")] = "session",
+    split: Annotated[
+        Literal["session", "time"], typer.Option(help="Split by session (at random) or by time (see --periods).")
+    ] = "session",
     test: Annotated[float, typer.Option(help="Share of test sessions, with --split session.")] = 0.0,
     periods: Annotated[
         str | None, typer.Option(help="Days of each period, with --split time, e.g. user=60,train=30,test=30.")

@@ -67,7 +67,9 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> dict[s
         "requests": slates,
         "slate_size": impressions / slates,
         "responses": dict(zip(responses.names, by_response.tolist(), strict=True)),
-        "rates": {name: 100 * int(count) / impressions for name, count in zip(responses.names, by_response, strict=True)},
+        "rates": {
+            name: 100 * int(count) / impressions for name, count in zip(responses.names, by_response, strict=True)
+        },
         "target": responses.target,
         "target_rate": 100 * targets / slates,
         "session_length": _spread(steps),

@@ -13,6 +13,7 @@ from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.data.tables import reason
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 
@@ -22,7 +23,7 @@ FILES = ["items.parquet", "sessions.parquet", "transitions.parquet", "positives.
 
 @dataclass(frozen=True)
 class Transitions:
-    """n transitions as columns, in time order of the sessions. `state` and `next_state` are rows of `Dataset.states`."""
+    """n transitions as columns, in time order of the sessions; the two states are rows of `Dataset.states`."""
 
     session: NDArray[np.uint32]  # (n,) row of `Dataset.sessions`
     step: NDArray[np.uint32]  # (n,) which request of its session, from 0
@@ -117,12 +118,16 @@ class Dataset:
         if not isinstance(manifest, dict) or manifest.get("kind") != "dataset" or manifest.get("format") != FORMAT:
             raise InputError(f"{folder} is not a data set of format {FORMAT}; make it with `bcd4rec prepare`.")
         try:
-            frames = [pl.read_parquet(folder / name) for name in FILES[:3]]
-            arrays = [np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in FILES[3:]]
-        except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"{folder} is damaged ({reason}); make it anew with `bcd4rec prepare`.") from None
-        return cls(manifest, frames[0], frames[1], frames[2], States(arrays[0], arrays[1]))
+            items, sessions, transitions = (pl.read_parquet(folder / name) for name in FILES[:3])
+            states = States(*(np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in FILES[3:]))
+            dataset = cls(manifest, items, sessions, transitions, states)
+            lengths = {"items": items, "sessions": sessions, "transitions": transitions, "states": states}
+            for name, part in lengths.items():
+                if len(part) != manifest["counts"][name]:
+                    raise ValueError(f"{len(part)} {name}, but the manifest says {manifest['counts'][name]}")
+        except (OSError, EOFError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+            raise InputError(f"{folder} is damaged ({reason(error)}); make it anew with `bcd4rec prepare`.") from None
+        return dataset
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
@@ -18,6 +19,8 @@ from bcd4rec.data.splits import SplitConfig, assign_splits
 from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
 from bcd4rec.seeding import generator
 
+ROW_GROUP = 1_000_000  # transitions; fixed, so that the bytes of a data set do not depend on how it was cut into chunks
+
 
 class PrepareConfig(Config):
     """How a log becomes a data set."""
@@ -29,7 +32,13 @@ class PrepareConfig(Config):
 
 
 def prepare(
-    log: Log, responses: Responses, config: PrepareConfig, out: Path, seed: int = 0, force: bool = False, tick: Tick = no_tick
+    log: Log,
+    responses: Responses,
+    config: PrepareConfig,
+    out: Path,
+    seed: int = 0,
+    force: bool = False,
+    tick: Tick = no_tick,
 ) -> dict[str, Any]:
     """Write the data set of `log` to the folder `out` and return its manifest."""
     refuse_existing(out, force)
@@ -78,22 +87,53 @@ def _write_transitions(
     impressions = np.zeros(len(index.items), np.int64)
     positives = np.zeros(len(index.items), np.int64)
     by_response = np.zeros(len(index.responses.names), np.int64)
-    total = 0
-    writer: pq.ParquetWriter | None = None
+    writer = _TransitionWriter(folder / "transitions.parquet")
     try:
         for rows in index.chunks(folder, sessions, tick):
             seen = rows.filter(pl.Series(train[rows["session"].to_numpy()]))
             impressions += np.bincount(seen["item"], minlength=len(impressions))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
             by_response += np.bincount(rows["response"], minlength=len(by_response))
-            arrow = chunk_transitions(rows, config, index.responses, table, luck).to_arrow()
-            writer = writer or pq.ParquetWriter(folder / "transitions.parquet", arrow.schema, compression="zstd")
-            writer.write_table(arrow)
-            total += len(arrow)
+            writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
+        writer.finish()
     finally:
-        if writer is not None:
-            writer.close()
-    return {"impressions": impressions, "positives": positives, "by_response": by_response, "transitions": total}
+        writer.close()
+    return {
+        "impressions": impressions,
+        "positives": positives,
+        "by_response": by_response,
+        "transitions": writer.total,
+    }
+
+
+class _TransitionWriter:
+    """Tables of any length become one Parquet file with row groups of one length."""
+
+    def __init__(self, path: Path):
+        self.total = 0
+        self._path = path
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: pa.Table | None = None
+
+    def write(self, table: pa.Table) -> None:
+        self.total += len(table)
+        waiting = table if self._waiting is None else pa.concat_tables([self._waiting, table])
+        while len(waiting) >= ROW_GROUP:
+            self._write_group(waiting[:ROW_GROUP])
+            waiting = waiting[ROW_GROUP:]
+        self._waiting = waiting
+
+    def _write_group(self, table: pa.Table) -> None:
+        self._writer = self._writer or pq.ParquetWriter(self._path, table.schema, compression="zstd")
+        self._writer.write_table(table.combine_chunks())
+
+    def finish(self) -> None:
+        if self._waiting is not None and (len(self._waiting) or self._writer is None):
+            self._write_group(self._waiting)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
 
 def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Responses(Config):
                 raise ValueError(f"{name!r} has no reward; known responses are {', '.join(self.rewards)}")
         if not self.positive:
             raise ValueError("no response is positive; give one a reward above 0 or name it with --positive")
-        if len(self.positive) == len(self.rewards):
+        if set(self.positive) == set(self.rewards):
             raise ValueError("every response is positive; one of them must be the skip")
         return self
 

@@ -4,7 +4,7 @@ Required columns: `session_id`, `item_id`, `response`, and `timestamp` or `step`
 Optional columns: `request_id` (which slate), `position`, `category`, `propensity`.
 """
 
-import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,12 @@ import polars as pl
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import DIGINETICA, Responses
+from bcd4rec.data.tables import IDS, Table, collect, is_text, log_files, open_table, shown
 from bcd4rec.errors import InputError
 
-IDS = ("session_id", "item_id")
-OPTIONAL = ("request_id", "position", "category", "propensity")
-COLUMNS = (*IDS, "timestamp", "step", "response", *OPTIONAL)
-INTEGER = r"^(-?[1-9][0-9]{0,17}|0)$"  # how an integer id is written; "007" and "1.0" are strings
-PARQUET_MAGIC = b"PAR1"
+INTEGER = r"^(-?[1-9][0-9]*|0)$"  # how an integer id is written; "007" and "1.0" are strings
+ISO = re.compile(r"\d{4}-\d\d-\d\d(?:([T ])\d\d:\d\d(:\d\d(?:\.\d+)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?")
+YEAR_10000 = 253_402_300_800_000_000  # in microseconds: no log is that late, but one read in the wrong unit may be
 
 
 class LogOptions(Config):
@@ -46,91 +45,13 @@ class Problem:
         return {"kind": self.kind, "count": self.count, "message": self.sentence}
 
 
-class BadLog(InputError):
+class BadLog(InputError):  # noqa: N818 (what it is, not that it is an error)
     """A log with problems; the message is the first of them."""
 
     def __init__(self, problems: list[Problem]):
         more = f" ({len(problems) - 1} more kinds of problem: see `bcd4rec check`.)" if len(problems) > 1 else ""
         super().__init__(problems[0].sentence + more)
         self.problems = problems
-
-
-@dataclass(frozen=True)
-class Table:
-    """One file of a log: `frame` has `row` (data rows from 1), the canonical columns that exist, and nothing else."""
-
-    path: Path
-    frame: pl.LazyFrame
-    columns: tuple[str, ...]
-    text: bool  # CSV: every column is still a string
-
-
-def log_files(path: Path) -> list[Path]:
-    """The files of a log: the file itself, or the Parquet or CSV files of a folder in order of their names."""
-    if not path.exists():
-        raise InputError(f"{path} does not exist; expected a Parquet or CSV file of impressions.")
-    if path.is_file():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".csv") and file.is_file())
-    if not files:
-        raise InputError(f"{path} is a folder without .parquet or .csv files; name the file of impressions.")
-    return files
-
-
-def open_table(path: Path) -> Table:
-    """Look at the head of a file and scan it lazily."""
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes); expected a Parquet or CSV table with a header.")
-    with path.open("rb") as file:
-        head = file.read(4)
-        file.seek(-min(4, path.stat().st_size), 2)
-        tail = file.read(4)
-    if path.suffix == ".csv":
-        frame, names = _scan_csv(path)
-    elif head != PARQUET_MAGIC:
-        raise InputError(f"{path} is not a Parquet file (it starts with {head!r}); a CSV file must be named .csv.")
-    elif tail != PARQUET_MAGIC:
-        raise InputError(f"{path} is cut short: a Parquet file ends with {PARQUET_MAGIC!r}; copy it again.")
-    else:
-        try:
-            frame = pl.scan_parquet(path, row_index_name="row", row_index_offset=1)
-            names = frame.collect_schema().names()[1:]
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise InputError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}.") from None
-    columns = tuple(name for name in COLUMNS if name in names)
-    missing = [name for name in (*IDS, "response") if name not in columns]
-    if "timestamp" not in columns and "step" not in columns:
-        missing.append("timestamp (or step)")
-    if missing:
-        found = ", ".join(names) or "none"
-        raise InputError(f"{path}: column {missing[0]} is missing; the columns found are {found}.")
-    return Table(path, frame.select("row", *columns), columns, path.suffix == ".csv")
-
-
-def _scan_csv(path: Path) -> tuple[pl.LazyFrame, list[str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            names = next(csv.reader(file))
-    except (UnicodeDecodeError, csv.Error, StopIteration) as error:
-        raise InputError(f"{path}: the header cannot be read as UTF-8 CSV ({error}); save the file as UTF-8.") from None
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}: the header names column {twice!r} twice; rename one of them.")
-    return pl.scan_csv(path, infer_schema=False, row_index_name="row", row_index_offset=1), names
-
-
-def unreadable_row(path: Path) -> str:
-    """Where a CSV file stops being a table, for the message of a failed scan."""
-    with path.open("rb") as file:
-        width = len(next(csv.reader([file.readline().decode("utf-8-sig")])))
-        for row, line in enumerate(file, start=1):
-            try:
-                fields = next(csv.reader([line.decode("utf-8")]), [])
-            except UnicodeDecodeError:
-                return f"row {row} is not UTF-8; save the file as UTF-8"
-            if len(fields) > width:
-                return f"row {row} has {len(fields)} fields, expected {width}; quote fields that contain commas"
-    return "a quoted field is never closed"
 
 
 class Log:
@@ -149,26 +70,24 @@ class Log:
         self.columns = self.tables[0].columns
         self.clock = "timestamp" in self.columns
         self.id_types = {name: self._id_type(name) for name in IDS}
+        self._iso_formats = {table.path: _iso_format(table) for table in self.tables if self.clock}
 
     def has(self, column: str) -> bool:
         return column in self.columns
+
+    @property
+    def slate(self) -> tuple[str, ...]:
+        """The column whose equal values make a slate of a session's rows, where there is one."""
+        return tuple(name for name in ("request_id", "step") if self.has(name))[:1]
 
     def _id_type(self, name: str) -> Any:
         """Int64 or String for a whole column over all files; a mixture is an error."""
         kinds: dict[str, Path] = {}
         for table in self.tables:
             dtype = table.frame.collect_schema()[name]
-            if table.text:
-                kind = self._text_kind(table, name)
-            elif dtype.is_integer():
-                kind = "integers"
-            elif dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
-                kind = "strings"
-            else:
-                raise InputError(
-                    f"{table.path}: column {name} has type {dtype}, expected integers or strings; cast it before."
-                )
-            kinds.setdefault(kind, table.path)
+            kind = self._text_kind(table, name) if table.text else "strings" if is_text(dtype) else "integers"
+            if kind is not None and dtype != pl.Null:
+                kinds.setdefault(kind, table.path)
         if self.options.string_ids or set(kinds) == {"strings"}:
             return pl.String
         if len(kinds) > 1:
@@ -178,10 +97,12 @@ class Log:
             )
         return pl.Int64
 
-    def _text_kind(self, table: Table, name: str) -> str:
+    def _text_kind(self, table: Table, name: str) -> str | None:
+        """What the strings of a CSV column are; None where there are none."""
         if self.options.string_ids:
             return "strings"
-        integer = pl.col(name).str.contains(INTEGER)
+        written = pl.col(name).str.contains(INTEGER)
+        integer = pl.when(written).then(pl.col(name).cast(pl.Int64, strict=False).is_not_null()).otherwise(written)
         counts = collect(
             table,
             table.frame.select(
@@ -193,11 +114,11 @@ class Log:
         ).row(0, named=True)
         if counts["integers"] and counts["strings"]:
             raise InputError(
-                f"{table.path}, row {counts['row']}, column {name}: found {counts['value']!r} among integers "
-                f"({counts['strings']} strings, {counts['integers']} integers); mend the row, or pass --string-ids "
+                f"{table.path}, row {counts['row']}, column {name}: found {shown(counts['value'])} among integers "
+                f"({counts['strings']:,} strings, {counts['integers']:,} integers); mend the row, or pass --string-ids "
                 "to read all ids as strings."
             )
-        return "strings" if counts["strings"] else "integers"
+        return "strings" if counts["strings"] else "integers" if counts["integers"] else None
 
     def frames(self) -> Iterator[tuple[Table, pl.LazyFrame]]:
         """Each file with its typed lazy frame. A value that cannot be typed becomes null: see `row_problems`."""
@@ -209,13 +130,8 @@ class Log:
         columns += [pl.col(name).cast(self.id_types[name], strict=False) for name in IDS]
         columns.append(self._time(table, schema).alias("time"))
         columns.append(pl.col("response").cast(pl.String, strict=False))
-        if self.has("step"):
-            columns.append(pl.col("step").cast(pl.Int64, strict=False))
-        for name in ("request_id", "category"):
-            if self.has(name):
-                columns.append(pl.col(name).cast(pl.String, strict=False))
-        if self.has("position"):
-            columns.append(pl.col("position").cast(pl.Int64, strict=False))
+        columns += [_integer(name, schema[name]) for name in ("step", "position") if self.has(name)]
+        columns += [pl.col(name).cast(pl.String) for name in ("request_id", "category") if self.has(name)]
         if self.has("propensity"):
             columns.append(pl.col("propensity").cast(pl.Float64, strict=False))
         return columns
@@ -223,47 +139,48 @@ class Log:
     def _time(self, table: Table, schema: pl.Schema) -> pl.Expr:
         """The order of rows as an integer: microseconds since 1970, or the step."""
         if not self.clock:
-            return pl.col("step").cast(pl.Int64, strict=False)
+            return _integer("step", schema["step"])
         column, dtype = pl.col("timestamp"), schema["timestamp"]
-        scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[self.options.time_unit]
         if dtype.is_temporal():
             return column.cast(pl.Datetime("us")).cast(pl.Int64)
         if dtype == pl.String:
-            number = column.cast(pl.Float64, strict=False) * scale
-            date = column.str.to_datetime(time_unit="us", strict=False)
-            if table.text and self._looks_numeric(table):
-                return number.round().cast(pl.Int64, strict=False)
-            return date.cast(pl.Int64)
-        if dtype.is_float():
-            return (column * scale).round().cast(pl.Int64, strict=False)
-        return column.cast(pl.Int64, strict=False) * scale
-
-    @staticmethod
-    def _looks_numeric(table: Table) -> bool:
-        first = collect(table, table.frame.select(pl.col("timestamp").drop_nulls().first()))
-        try:
-            float(first.item() or "0")
-        except ValueError:
-            return False
-        return True
+            if pattern := self._iso_formats[table.path]:
+                return column.str.to_datetime(pattern, time_unit="us", strict=False).cast(pl.Int64)
+            column = column.cast(pl.Float64, strict=False)
+        scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[self.options.time_unit]
+        whole = column.cast(pl.Int64, strict=False) * scale if dtype.is_integer() else column * scale
+        possible = (column.cast(pl.Float64) * scale).abs() < YEAR_10000
+        return pl.when(possible).then(whole.round().cast(pl.Int64, strict=False))
 
 
-def collect(table: Table, query: pl.LazyFrame) -> pl.DataFrame:
-    """Run a query over one file in streaming; a file that breaks in the middle is named with the place."""
-    try:
-        return query.collect(engine="streaming")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        if table.text:
-            raise InputError(f"{table.path}: {unreadable_row(table.path)}.") from None
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{table.path} is damaged ({reason}); copy or write it again.") from None
+def _integer(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column as integers; what is not one becomes null, also 1.5."""
+    column = pl.col(name)
+    if dtype.is_float() or dtype.is_decimal():
+        column = pl.when(column == column.floor()).then(column)
+    return column.cast(pl.Int64, strict=False).alias(name)
+
+
+def _iso_format(table: Table) -> str | None:
+    """The format of the timestamps of a file, by its first one; None for numbers and for what no format fits."""
+    if table.frame.collect_schema()["timestamp"] != pl.String:
+        return None
+    first = collect(table, table.frame.select(pl.col("timestamp").drop_nulls().first())).item()
+    found = ISO.fullmatch(first or "")
+    if found is None:
+        return None
+    between, seconds, zone = found.groups()
+    clock = f"{between}%H:%M{':%S%.f' if seconds else ''}{'%#z' if zone else ''}" if between else ""
+    return f"%Y-%m-%d{clock}"
 
 
 def row_problems(log: Log, responses: Responses) -> list[Problem]:
     """What can be seen row by row: nulls, wrong types, unknown responses, impossible propensities."""
     problems: list[Problem] = []
     for table in log.tables:
-        both = table.frame.select(*log.typed_columns(table), *(pl.col(name).alias(f"raw_{name}") for name in log.columns))
+        both = table.frame.select(
+            *log.typed_columns(table), *(pl.col(name).alias(f"raw_{name}") for name in log.columns)
+        )
         checks = _row_checks(log, responses)
         queries = []
         for number, (_, column, bad, _) in enumerate(checks):
@@ -277,8 +194,7 @@ def row_problems(log: Log, responses: Responses) -> list[Problem]:
             problems.append(Problem("empty", f"{table.path} has a header but no rows; expected impressions."))
         for number, (kind, column, _, expected) in enumerate(checks):
             if count := found[f"count_{number}"]:
-                value = found[f"value_{number}"]
-                what = "nothing" if value is None else repr(value)
+                what = shown(found[f"value_{number}"])
                 many = f" ({count:,} such rows)" if count > 1 else ""
                 where = f"{table.path}, row {found[f'row_{number}']}, column {column}"
                 problems.append(Problem(kind, f"{where}: found {what}, expected {expected}{many}.", count))
@@ -290,12 +206,15 @@ def _row_checks(log: Log, responses: Responses) -> list[tuple[str, str, pl.Expr,
     time = "timestamp" if log.clock else "step"
     checks = [
         ("null", name, pl.col(f"raw_{name}").is_null(), "a value in every row; fill it in or remove the row")
-        for name in (*IDS, time, "response")
+        for name in dict.fromkeys((*IDS, time, "response", *log.slate))
     ]
-    expected_time = "an ISO date and time or a number (see --time-unit)" if log.clock else "an integer"
+    expected_time = "an integer"
+    if log.clock:
+        unit = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[log.options.time_unit]
+        expected_time = f"an ISO date and time, all of one form, or {unit} since 1970 (see --time-unit)"
     for column, typed, what in (
         (time, "time", expected_time),
-        *((name, name, "an id of the column's type") for name in IDS),
+        *((name, name, "an integer below 2^63; --string-ids reads ids as strings") for name in IDS),
         *((name, name, what) for name, what in _NUMBERS.items() if log.has(name) and name != time),
     ):
         checks.append(("type", column, pl.col(typed).is_null() & pl.col(f"raw_{column}").is_not_null(), what))

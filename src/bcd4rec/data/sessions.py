@@ -7,7 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.schema import BadLog, Log, Problem, collect
+from bcd4rec.data.schema import BadLog, Log, Problem
+from bcd4rec.data.tables import collect, shown
 from bcd4rec.errors import InputError
 
 CHUNK_ROWS = 1_000_000  # rows that are in memory at once
@@ -92,9 +93,9 @@ class SessionIndex:
             ((pl.col("rows").cum_sum() - pl.col("rows")) // CHUNK_ROWS).cast(pl.UInt32).alias("chunk"),
         )
         self._write_spool(spool / "rows.parquet", keyed, tick)
-        count = 1 + int(keyed["chunk"].max() or 0)  # type: ignore[arg-type]
-        for chunk in range(count):
-            tick("sessions to transitions", chunk / count)
+        chunks = keyed["chunk"].unique().sort()  # a session longer than a chunk leaves numbers out
+        for number, chunk in enumerate(chunks):
+            tick("sessions to transitions", number / len(chunks))
             rows = pl.scan_parquet(spool / "rows.parquet").filter(pl.col("chunk") == chunk).drop("chunk")
             yield self._in_order(rows.collect(engine="streaming"), sessions)
         (spool / "rows.parquet").unlink()
@@ -130,19 +131,20 @@ class SessionIndex:
         if not wrong.is_empty():
             fix = "sort each session's rows by time, or pass --sort"
             raise BadLog([self._problem("time backwards", wrong, sessions, self._time_name, f"time in order; {fix}")])
-        slate = next((name for name in ("request_id", "step") if self.log.has(name)), None)
-        request = pl.col("order").min().over("session", slate) if slate else pl.col("order")
+        slate = self.log.slate
         place = ["position"] if self.log.has("position") else []
         # Few rows show an item again in the same session, so the exact comparison runs on those alone.
-        again = rows.filter((pl.col("session").cast(pl.UInt64) * 2**32 + pl.col("item").cast(pl.UInt64)).is_duplicated())
-        impression = pl.struct("session", "time", "item", *place, *([slate] if slate else []))
-        twice = again.filter(~impression.is_first_distinct())
+        again = rows.filter(
+            (pl.col("session").cast(pl.UInt64) * 2**32 + pl.col("item").cast(pl.UInt64)).is_duplicated()
+        )
+        twice = again.filter(~pl.struct("session", "time", "item", *place, *slate).is_first_distinct())
         if not twice.is_empty():
             raise BadLog([self._problem("duplicate", twice, sessions, "item_id", "each impression once; remove one")])
-        rows = rows.with_columns(request.alias("request"))
+        rows = rows.with_row_index("request")
         if slate:
-            rows = rows.sort("session", "request", *place, "order")
-        step = (pl.col("request") != pl.col("request").shift(fill_value=-1)).cast(pl.UInt32).cum_sum()
+            first_row = pl.col("request").min().over("session", *slate)
+            rows = rows.with_columns(first_row).sort("session", "request", *place, "order")
+        step = (pl.col("request") != pl.col("request").shift()).fill_null(True).cast(pl.UInt32).cum_sum()
         propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
         return rows.select(
             "session",
@@ -162,7 +164,8 @@ class SessionIndex:
         first = wrong.sort("order").row(0, named=True)
         number, row = divmod(first["order"], 2**40)
         found = (
-            f"item {self.items['item_id'][first['item']]} of session {sessions['session_id'][first['session']]} "
+            f"item {shown(self.items['item_id'][first['item']])} of session "
+            f"{shown(sessions['session_id'][first['session']])} "
             + ("once more" if kind == "duplicate" else "with a time before the row above")
         )
         many = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
@@ -178,10 +181,9 @@ def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
         for row, category in collect(table, query).sort("row").iter_rows():
             seen = category if seen is None else seen
             if category != seen:
-                return Problem(
-                    "two categories",
-                    f"{table.path}, row {row}, column category: found {category!r} for item {item}, which had "
-                    f"{seen!r} before, expected one category per item ({len(torn):,} such items).",
-                    len(torn),
-                )
+                where = f"{table.path}, row {row}, column category"
+                found = f"{shown(category)} for item {shown(item)}, which had {shown(seen)} before"
+                many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
+                sentence = f"{where}: found {found}, expected one category per item{many}."
+                return Problem("two categories", sentence, len(torn))
     raise InputError(f"{log.path} changed while it was read; run the command again.")

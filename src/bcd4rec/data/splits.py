@@ -67,9 +67,8 @@ def assign_splits(
 
 
 def _by_time(sessions: pl.DataFrame, config: SplitConfig) -> tuple[pl.DataFrame, dict[str, int]]:
-    first_day = sessions["start"].min() // MICROSECONDS_PER_DAY * MICROSECONDS_PER_DAY  # type: ignore[operator]
+    begin = int(sessions["start"].min()) // MICROSECONDS_PER_DAY * MICROSECONDS_PER_DAY  # type: ignore[arg-type]
     split = pl.lit(None, pl.String)
-    begin = first_day
     for name, days in config.periods.items():
         end = begin + round(days * MICROSECONDS_PER_DAY)
         split = pl.when((pl.col("start") >= begin) & (pl.col("end") < end)).then(pl.lit(name)).otherwise(split)

@@ -27,14 +27,15 @@ class States:
     @property
     def lengths(self) -> IntArray:
         """(B,) how many positive items each state holds."""
-        return (self.positives != PAD).sum(axis=1, dtype=np.int32)
+        lengths: IntArray = (self.positives != PAD).sum(axis=1, dtype=np.int32)
+        return lengths
 
     def __len__(self) -> int:
         return len(self.positives)
 
     def __getitem__(self, rows: object) -> Self:
         """The states of these rows (a slice, a mask or indices)."""
-        return type(self)(self.positives[rows], self.skips[rows])  # type: ignore[index]
+        return type(self)(self.positives[rows], self.skips[rows])  # type: ignore[call-overload]
 
     @classmethod
     def empty(cls, batch: int, length: int = HISTORY, skips: int = 0) -> Self:

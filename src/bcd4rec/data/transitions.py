@@ -133,7 +133,8 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     ids = table.add(window(chunk.item[chunk.positive], liked, first[owner], table.length))
 
     def state_before(rows: Index, sessions: Index) -> IntArray:
-        return ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
+        found: IntArray = ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
+        return found
 
     start = chunk.request_start[chunk.request]
     state = state_before(start, chunk.session)
@@ -146,21 +147,16 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
 
 def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntArray]:
     """(n,) state and next state, where a session has one state before each slate and one after the last."""
-    start = chunk.request_start
-    end = np.append(start[1:], len(chunk.item))
-    owner = chunk.session[start]
-    liked, skipped = chunk.liked[chunk.session_start][owner], chunk.skipped[chunk.session_start][owner]
-
-    def identify(rows: Index, requests: Index) -> IntArray:
-        positives = window(chunk.item[chunk.positive], chunk.liked[rows], liked[requests], table.length)
-        skips = window(chunk.item[~chunk.positive], chunk.skipped[rows], skipped[requests], table.skips)
-        return table.add(np.concatenate([positives, skips], axis=1))
-
-    before = identify(start, np.arange(len(start)))  # (requests,)
-    after = np.append(before[1:], np.int32(PAD))
-    last = np.flatnonzero(chunk.last_request)
-    after[last] = identify(end[last], last)
-    return before[chunk.request], after[chunk.request]
+    ends = np.append(chunk.session_start[1:], len(chunk.item))
+    at = np.concatenate([chunk.request_start, ends])  # (requests + sessions,) rows that the states stand before
+    owner = np.concatenate([chunk.session[chunk.request_start], np.arange(len(ends))])
+    order = np.lexsort((at, owner))
+    at, first = at[order], chunk.session_start[owner[order]]
+    positives = window(chunk.item[chunk.positive], chunk.liked[at], chunk.liked[first], table.length)
+    skips = window(chunk.item[~chunk.positive], chunk.skipped[at], chunk.skipped[first], table.skips)
+    ids = table.add(np.concatenate([positives, skips], axis=1))
+    before = chunk.request + chunk.session  # (n,) every session before this one has a state more than it has requests
+    return ids[before], ids[before + 1]
 
 
 def chunk_transitions(

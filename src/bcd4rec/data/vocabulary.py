@@ -25,10 +25,15 @@ class Vocabulary:
         return {item: index for index, item in enumerate(self.ids.to_list())}
 
     def index(self, item: ItemId) -> int | None:
-        """The index of an id, or None for an unknown item. `"17"` and `17` are the same item."""
-        if item not in self._index and not isinstance(item, bool):
-            item = str(item) if self.ids.dtype == pl.String else int(item) if str(item).lstrip("-").isdigit() else item
-        return self._index.get(item)
+        """The index of an id, or None for an unknown item. `"17"` and `17` are the same item, `"017"` is another."""
+        if isinstance(item, bool):
+            return None
+        index = self._index.get(item)
+        return self._index_by_text.get(str(item)) if index is None else index
+
+    @cached_property
+    def _index_by_text(self) -> dict[str, int]:
+        return {str(item): index for item, index in self._index.items()}
 
     def id(self, index: int) -> ItemId:
         value: ItemId = self.ids[int(index)]

@@ -81,7 +81,9 @@ def catalogue(environment: Environment) -> Vocabulary:
 def random_sequences(environment: Environment, seed: int) -> Sequences:
     """What random users liked, for baselines that are to be tried without a data set."""
     random = contestant(RANDOM, environment, None, seed)
-    log = rollout(environment, random.policy, FIRST_SESSIONS, stream_seed(seed, "first log"), random.rules(RolloutConfig()))
+    log = rollout(
+        environment, random.policy, FIRST_SESSIONS, stream_seed(seed, "first log"), random.rules(RolloutConfig())
+    )
     liked = log.filter(pl.col("response").is_in(environment.responses.positive))
     lists = liked.group_by("session_id", maintain_order=True).agg("item_id")["item_id"].to_list()
     return Sequences.of(lists)
@@ -108,11 +110,18 @@ def compare(
     """Every policy on the same fresh users. The users of `seed` here are never those of `simulate --seed` there."""
     twice = [one.name for one in contestants if [other.name for other in contestants].count(one.name) > 1]
     if twice:
-        contestants = [replace(one, name=f"{one.name} #{place}") if one.name in twice else one for place, one in enumerate(contestants, 1)]
+        contestants = [
+            replace(one, name=f"{one.name} #{place}") if one.name in twice else one
+            for place, one in enumerate(contestants, 1)
+        ]
     names = [one.name for one in contestants]
+    for end in (behaviour, online):
+        if end not in (RANDOM, ORACLE, *names):
+            raise InputError(f"The gap needs the policy {end!r}, but there are only {', '.join(names)}.")
     logs: dict[str, pl.DataFrame] = {}
     fresh = stream_seed(seed, "evaluation")
     for number, one in enumerate(contestants):
+
         def share(stage: str, done: float, number: int = number, name: str = one.name) -> None:
             tick(f"{stage} {name}", (number + done) / len(names))
 

@@ -2,7 +2,7 @@
 
 import platform
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -19,7 +19,11 @@ from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
 FORMAT = 1
+LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")
 Arrays = dict[str, NDArray[Any]]
+
+# What reading files that were changed or cut short raises, from the libraries and from `restore`.
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError, pl.exceptions.PolarsError)
 
 
 class SavedPolicy(Policy, Protocol):
@@ -37,7 +41,9 @@ class SavedPolicy(Policy, Protocol):
         ...
 
 
-KINDS: Registry[type[SavedPolicy]] = Registry("kind of policy", "bcd4rec.policies", "bcd4rec.baselines", "bcd4rec.agents")
+KINDS: Registry[type[SavedPolicy]] = Registry(
+    "kind of policy", "bcd4rec.policies", "bcd4rec.baselines", "bcd4rec.agents"
+)
 
 
 @dataclass(frozen=True)
@@ -53,13 +59,22 @@ def save(policy: SavedPolicy, kind: str, vocabulary: Vocabulary, folder: Path, a
     """Write into an existing folder. `about` is kept in the manifest: method, config, metrics, data hash, seed."""
     if KINDS[kind] is not type(policy):
         raise ValueError(f"{type(policy).__name__} is not registered as kind {kind!r}")
-    save_file({name: np.ascontiguousarray(array) for name, array in policy.arrays().items()}, folder / "arrays.safetensors")
+    arrays = {name: np.asarray(array, order="C") for name, array in policy.arrays().items()}
+    save_file(arrays, folder / "arrays.safetensors")
     pl.DataFrame({"item_id": vocabulary.ids}).write_parquet(folder / "vocabulary.parquet")
-    versions = {"python": platform.python_version()} | {name: version(name) for name in ("bcd4rec", "numpy", "polars")}
+    versions = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
     write_json(
         folder / MANIFEST,
-        {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings(), "versions": versions} | about,
+        {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings(), "versions": versions}
+        | about,
     )
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def load(folder: Path) -> Bundle:
@@ -72,7 +87,9 @@ def load(folder: Path) -> Bundle:
         arrays = load_file(folder / "arrays.safetensors")
         vocabulary = Vocabulary(pl.read_parquet(folder / "vocabulary.parquet")["item_id"])
         policy = KINDS[manifest["policy"]].restore(manifest["settings"], arrays)
-    except (OSError, KeyError, SafetensorError, pl.exceptions.PolarsError) as error:
+        if policy.n_items != len(vocabulary):
+            raise ValueError(f"the policy has {policy.n_items} items, its vocabulary {len(vocabulary)}")
+    except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{folder} is damaged ({reason}); train it anew with `bcd4rec train`.") from None
     return Bundle(policy, vocabulary, manifest)

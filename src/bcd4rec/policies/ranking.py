@@ -1,6 +1,6 @@
 """From scores to slates: exclusions, the tie rule, exploration and its exact propensities."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,12 @@ from pydantic import Field
 
 from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray
+
+Doubles = NDArray[np.float64]
+Scores = NDArray[np.floating[Any]]
+
+FEW = 16  # up to so many items of a ranking are found one after the other
+TRIES = 8  # random items are drawn blindly so many times before the available ones are looked up
 
 
 class Slates(NamedTuple):
@@ -28,21 +34,44 @@ class Exploration(Config):
     """`none`: the ranking. `epsilon`: with probability ε a uniformly random item. `softmax`: by exp(score / t)."""
     epsilon: float = Field(default=0.1, ge=0.0, le=1.0)
     """ε of `epsilon`."""
-    temperature: float = Field(default=1.0, gt=0.0)
+    temperature: float = Field(default=1.0, ge=1e-6)
     """t of `softmax`, in units of the policy's scores."""
 
 
-def exclude(scores: FloatArray, items: IntArray) -> None:
+def exclude(scores: Scores, items: IntArray) -> None:
     """Set the scores (B, A) of `items` (B, E), padded with `PAD`, to −inf in place."""
     rows, columns = np.nonzero(items != PAD)
     scores[rows, items[rows, columns]] = -np.inf
 
 
-def top(scores: FloatArray, k: int) -> IntArray:
-    """(B, K) the columns of the K largest scores, best first; ties to the lower column. −inf and NaN never win."""
-    usable = np.where(np.isnan(scores), -np.inf, scores)
+def top(scores: Scores, k: int) -> IntArray:
+    """(B, K) the columns of the K largest scores, best first; ties to the lower column. −inf and NaN never win.
+
+    K = min(k, A), and rows with fewer usable scores than that end with `PAD`.
+    """
+    usable = _without_nan(scores)
     k = min(k, usable.shape[1])
-    # argpartition breaks ties as it likes, so it only finds the k-th value; equal scores are then taken in order.
+    return _largest_one_by_one(usable, k) if k <= FEW else _largest_at_once(usable, k)
+
+
+def _without_nan(scores: Scores) -> Scores:
+    """A copy in which −inf stands for NaN."""
+    return np.where(np.isnan(scores), np.float32(-np.inf), scores)
+
+
+def _largest_one_by_one(usable: Scores, k: int) -> IntArray:
+    """Several times faster for short slates, because a maximum is cheap. `usable` is used up."""
+    ranked = np.empty((len(usable), k), np.int32)
+    rows = np.arange(len(usable))
+    for place in range(k):
+        best = usable.argmax(axis=1)  # the first of equal maxima
+        ranked[:, place] = np.where(usable[rows, best] == -np.inf, PAD, best)
+        usable[rows, best] = -np.inf
+    return ranked
+
+
+def _largest_at_once(usable: Scores, k: int) -> IntArray:
+    # argpartition breaks ties as it likes, so partition only finds the k-th value; equal scores are taken in order.
     threshold = np.partition(usable, usable.shape[1] - k, axis=1)[:, -k][:, None]  # (B, 1)
     above = usable > threshold
     equal = usable == threshold
@@ -50,54 +79,81 @@ def top(scores: FloatArray, k: int) -> IntArray:
     chosen = above | (equal & (np.cumsum(equal, axis=1) <= room))
     columns = np.nonzero(chosen)[1].reshape(len(usable), k)  # ascending, so that a stable sort keeps the tie rule
     values = np.take_along_axis(usable, columns, axis=1)
-    order = np.argsort(-values, axis=1, kind="stable")
-    ranked = np.take_along_axis(columns, order, axis=1).astype(np.int32)
-    ranked[np.take_along_axis(values, order, axis=1) == -np.inf] = PAD
-    return ranked
+    ranked = np.where(values == -np.inf, PAD, columns).astype(np.int32)
+    return np.take_along_axis(ranked, np.argsort(-values, axis=1, kind="stable"), axis=1)
 
 
 def make_slates(scores: FloatArray, k: int, exploration: Exploration, luck: np.random.Generator) -> Slates:
-    """Slates of `k` items from scores (B, A) in which unavailable items are −inf. `scores` is used up."""
-    if exploration.kind == "none":
-        items = top(scores, k)
-        return _padded(items, np.ones(items.shape, np.float32), k)
+    """Slates of `k` items from scores (B, A) in which unavailable items are −inf."""
     places = min(k, scores.shape[1])
-    items = np.full((len(scores), places), PAD, np.int32)
-    propensities = np.ones(items.shape, np.float32)
-    rows = np.arange(len(scores))
-    for place in range(places):
-        probabilities = _probabilities(scores, exploration)  # (B, A)
-        drawn = _draw(probabilities, luck.random(len(scores)))
-        left = np.isfinite(scores).any(axis=1)
-        items[left, place] = drawn[left]
-        propensities[left, place] = probabilities[rows, drawn][left]
-        scores[rows[left], drawn[left]] = -np.inf
-    return _padded(items, propensities, k)
-
-
-def _padded(items: IntArray, propensities: FloatArray, k: int) -> Slates:
-    missing = ((0, 0), (0, k - items.shape[1]))
-    return Slates(np.pad(items, missing, constant_values=PAD), np.pad(propensities, missing, constant_values=1.0))
-
-
-def _probabilities(scores: FloatArray, exploration: Exploration) -> NDArray[np.float64]:
-    """(B, A) the probability of each item for the next place; 0 where the score is −inf."""
-    available = np.isfinite(scores)
-    best = np.where(available, scores, -np.inf).argmax(axis=1)
     if exploration.kind == "epsilon":
-        count = np.maximum(available.sum(axis=1, keepdims=True), 1)
-        probabilities = available * (exploration.epsilon / count)
-        probabilities[np.arange(len(scores)), best] += (1.0 - exploration.epsilon) * available.any(axis=1)
-        return probabilities
-    highest = scores[np.arange(len(scores)), best][:, None]
-    with np.errstate(invalid="ignore"):
-        weights = np.where(available, np.exp((scores.astype(np.float64) - highest) / exploration.temperature), 0.0)
-    normalised: NDArray[np.float64] = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
-    return normalised
+        slates = _epsilon_slates(_without_nan(scores), places, exploration.epsilon, luck)
+    elif exploration.kind == "softmax":
+        slates = _softmax_slates(_without_nan(scores), places, exploration.temperature, luck)
+    else:
+        items = top(scores, places)
+        slates = Slates(items, np.ones(items.shape, np.float32))
+    missing = ((0, 0), (0, k - places))
+    return Slates(*(np.pad(part, missing, constant_values=empty) for part, empty in zip(slates, (PAD, 1), strict=True)))
 
 
-def _draw(probabilities: NDArray[np.float64], uniforms: NDArray[np.float64]) -> IntArray:
-    """(B,) a column of each row, by the inverse of the cumulative distribution; never one of probability 0."""
-    upper = np.cumsum(probabilities, axis=1)
-    drawn = (upper <= (uniforms * upper[:, -1])[:, None]).sum(axis=1)
-    return np.minimum(drawn, probabilities.shape[1] - 1).astype(np.int32)
+def _epsilon_slates(scores: Scores, k: int, epsilon: float, luck: np.random.Generator) -> Slates:
+    """Place by place: with probability ε any of the items that are left, else the best of them. `scores` is used up."""
+    items = np.full((len(scores), k), PAD, np.int32)
+    propensities = np.ones(items.shape, np.float32)
+    explores = luck.random(items.shape) < epsilon
+    left = (scores > -np.inf).sum(axis=1)  # (B,) how many items are left
+    for place in range(k):
+        rows = np.flatnonzero(left)
+        best = scores.argmax(axis=1)[rows]
+        drawn = best.copy()
+        bold = explores[rows, place]
+        drawn[bold] = _any_items(scores, rows[bold], luck)
+        items[rows, place] = drawn
+        propensities[rows, place] = epsilon / left[rows] + (1.0 - epsilon) * (drawn == best)
+        scores[rows, drawn] = -np.inf
+        left[rows] -= 1
+    return Slates(items, propensities)
+
+
+def _any_items(scores: Scores, rows: NDArray[np.intp], luck: np.random.Generator) -> NDArray[np.int64]:
+    """For each of `rows` a uniformly random column among those that are not −inf, of which there must be one."""
+    drawn = luck.integers(scores.shape[1], size=len(rows))
+    for _ in range(TRIES):  # most items are available, so this seldom misses and does not read whole rows
+        missed = np.flatnonzero(scores[rows, drawn] == -np.inf)
+        if not len(missed):
+            return drawn
+        drawn[missed] = luck.integers(scores.shape[1], size=len(missed))
+    missed = np.flatnonzero(scores[rows, drawn] == -np.inf)
+    keys = luck.random((len(missed), scores.shape[1]))
+    drawn[missed] = np.where(scores[rows[missed]] > -np.inf, keys, -1.0).argmax(axis=1)
+    return drawn
+
+
+def _softmax_slates(scores: Scores, k: int, temperature: float, luck: np.random.Generator) -> Slates:
+    """Draws by weight without replacement: the order of the largest sums of log weight and Gumbel noise."""
+    finite = np.minimum(scores, np.finfo(np.float32).max).astype(np.float64)
+    weights = (finite - _highest(finite)) / temperature  # (B, A) logarithms
+    items = top(weights - np.log(luck.standard_exponential(scores.shape)), k)
+    empty = items == PAD
+    drawn = np.where(empty, -np.inf, np.take_along_axis(weights, np.maximum(items, 0), axis=1))
+    exclude(weights, items)
+    # What a place was drawn from: its own item, those of the places below it, and those that were never drawn.
+    ascending = np.concatenate([_log_sum(weights), drawn[:, ::-1]], axis=1)
+    total = np.logaddexp.accumulate(ascending, axis=1)[:, :0:-1]  # (B, K)
+    propensities = np.exp(np.where(empty, 0.0, drawn) - np.where(empty, 0.0, total))
+    return Slates(items, propensities.astype(np.float32))
+
+
+def _highest(weights: Doubles) -> Doubles:
+    """(B, 1) the largest entry of each row, 0 where all are −inf."""
+    highest = weights.max(axis=1, keepdims=True)
+    return np.where(highest == -np.inf, 0.0, highest)
+
+
+def _log_sum(weights: Doubles) -> Doubles:
+    """(B, 1) log Σ exp over each row; SciPy's is ten times slower."""
+    highest = _highest(weights)
+    with np.errstate(divide="ignore"):
+        logs: Doubles = np.log(np.exp(weights - highest).sum(axis=1, keepdims=True))
+    return highest + logs

@@ -13,7 +13,7 @@ class Candidates:
     def __init__(self, policy: Policy, items: IntArray):
         self._policy = policy
         self._allowed = np.zeros(policy.n_items, np.bool_)
-        self._allowed[items] = True
+        self._allowed[items[items != PAD]] = True
 
     @property
     def n_items(self) -> int:

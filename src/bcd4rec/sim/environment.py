@@ -54,7 +54,7 @@ class Environment(Protocol):
         ...
 
     def oracle_scores(self) -> FloatArray:
-        """(B, A) what a policy that sees into the users would score now; the upper bound of the tables."""
+        """(B, A) what a policy that sees into the users would score now, in a fresh array; the upper bound."""
         ...
 
 

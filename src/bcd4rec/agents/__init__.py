@@ -1,0 +1,1 @@
+"""Agents that learn a policy from logged transitions: one implementation, two switches (quantile head, constraint)."""

@@ -1,0 +1,76 @@
+"""What an agent is: one configuration for all, and the registry of the named ones."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from bcd4rec.constraint import Form
+from bcd4rec.models.pretraining import Pretraining
+from bcd4rec.models.q_network import QNetworkConfig
+from bcd4rec.registry import Registry
+
+
+class AgentConfig(QNetworkConfig):
+    """Batch-constrained (distributional) Q-learning on logged transitions.
+
+    The named agents override `head` and `beta` and nothing else. γ and L come with the data set.
+    """
+
+    beta: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="β: how likely, to the behaviour model, a next action must be; 0 is no constraint.",
+    )
+    constraint: Form = Field(default="relative", description="relative: p ≥ β · max p; literal: p > β, else the mode.")
+    behaviour: Literal["frozen", "joint"] = Field(
+        default="frozen", description="Train the behaviour model first and freeze it, or along with the agent."
+    )
+    behaviour_epochs: int = Field(
+        default=3, ge=0, description="Passes over the log when the behaviour model is trained first."
+    )
+    allowed_limit: int = Field(
+        default=0, ge=0, description="At most so many allowed actions for a state, the likeliest; 0 is no limit."
+    )
+    constrain_serving: bool = Field(
+        default=False, description="Recommend allowed items only, too; the paper constrains the target alone."
+    )
+    dimension: int = Field(default=100, ge=2, description="d: entries of an item embedding.")
+    pretraining: Pretraining = Field(
+        default="srgnn", description="How item embeddings start: srgnn, item2vec, svd (of co-clicks) or none."
+    )
+    pretraining_epochs: int = Field(default=10, ge=0, description="Passes over the positive responses in pre-training.")
+    embedding_scale: float = Field(
+        default=0.3, gt=0, description="Root mean square of the entries of pre-trained embeddings."
+    )
+    negatives: int = Field(
+        default=0,
+        ge=0,
+        description="Sampled-softmax negatives in pre-training and behaviour model; 0 is the full softmax.",
+    )
+    centre_rewards: bool = Field(
+        default=True, description="Learn from rewards minus their mean; reported values have it added again."
+    )
+    kappa: float = Field(default=1.0, gt=0, description="κ: where the Huber loss turns from square to linear.")
+    target: Literal["hard", "polyak"] = Field(
+        default="polyak",
+        description="Copy the network to the target every `target_every` updates, or move it a little at each.",
+    )
+    target_every: int = Field(default=100, ge=1, description="Updates between copies of a hard target.")
+    polyak: float = Field(default=0.005, gt=0, le=1, description="How far a Polyak target moves at each update.")
+    serve: Literal["online", "target"] = Field(
+        default="online",
+        description="Which network becomes the policy; a Polyak target is an average over the last updates.",
+    )
+    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
+    clip: float = Field(default=10.0, gt=0, description="Largest norm of a gradient.")
+    batch_size: int = Field(default=256, ge=1, description="Transitions in an update.")
+    updates: int = Field(default=3000, ge=1, description="How many updates.")
+
+    def shape(self) -> QNetworkConfig:
+        """The part that the Q-network, and so the saved policy, needs."""
+        return QNetworkConfig(**{name: getattr(self, name) for name in QNetworkConfig.model_fields})
+
+
+AGENTS: Registry[type[AgentConfig]] = Registry("agent", "bcd4rec.agents")

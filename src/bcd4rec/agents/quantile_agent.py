@@ -1,0 +1,204 @@
+"""The one implementation behind all named agents: quantile Q-learning with double Q and a batch constraint."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bcd4rec.agents.agent import AgentConfig
+from bcd4rec.constraint import AllowedSets, allowed_mask, behaviour_sets, constrained_argmax
+from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.losses import quantile_huber
+from bcd4rec.models.behaviour import BehaviourModel
+from bcd4rec.models.heads import midpoints
+from bcd4rec.models.q_network import QNetwork, as_tensor
+from bcd4rec.policies.quantile_policy import QuantilePolicy
+from bcd4rec.seeding import generator, stream_seed
+
+ENCODE_ROWS = 1024  # states encoded at once when many are
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B transitions; states are rows of the agent's table of states."""
+
+    state: IntArray
+    action: IntArray
+    reward: FloatArray
+    next_state: IntArray
+    discount: FloatArray
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update saw."""
+
+    loss: float
+    target: float  # mean of the target values, in the unit of the (centred) rewards
+    allowed: float  # share of the catalogue that was allowed as a next action
+
+
+class QuantileAgent:
+    """Networks, optimiser and the constraint over a fixed table of states."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        states: States,
+        embeddings: FloatArray,
+        behaviour: BehaviourModel | None,
+        seed: int,
+        reward_mean: float = 0.0,
+        offset: float = 0.0,
+    ):
+        self.config, self.states, self.seed = config, states, seed
+        self.reward_mean, self.offset = reward_mean, offset
+        with seeded(seed, "network"):
+            self.network = QNetwork(embeddings, config.shape())
+        self.target = _twin(self.network)
+        self.behaviour = behaviour if config.beta > 0 else None
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        self.optimiser = torch.optim.AdamW(trained, config.learning_rate, weight_decay=config.weight_decay)
+        joint = self.behaviour is not None and config.behaviour == "joint"
+        self.behaviour_optimiser = (
+            torch.optim.Adam(self.behaviour.parameters(), 1e-3) if joint and self.behaviour else None
+        )
+        self._cached_ids: NDArray[np.int64] | None = None
+        self._cached_states = torch.empty(0)
+
+    @cached_property
+    def allowed(self) -> AllowedSets | None:
+        """The allowed sets of all states, computed once where the behaviour model is frozen."""
+        if self.behaviour is None or self.behaviour_optimiser is not None:
+            return None
+        config = self.config
+        return behaviour_sets(
+            self.behaviour, self.states.positives, config.beta, config.constraint, config.allowed_limit
+        )
+
+    def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
+        """A hard target stays as it is for a period, so the states it will be asked for are encoded once."""
+        if self.config.target == "polyak":
+            return
+        if copy_target:
+            self.target.load_state_dict(self.network.state_dict())
+        self._cached_ids = np.unique(next_states)
+        self._cached_states = self._encode(self.target, self._cached_ids)
+
+    def update(self, batch: Batch, step: int) -> Update:
+        """One step of Algorithm 1. All randomness comes from the seed and `step`."""
+        size = len(batch.state)
+        distinct, inverse = np.unique(np.concatenate([batch.state, batch.next_state]), return_inverse=True)
+        encoded = self.network.encode_states(self.states[distinct])  # every distinct state once
+        states = encoded[torch.from_numpy(inverse[:size])]
+        target, allowed = self._targets(batch, distinct, inverse[size:], encoded.detach(), step)
+        taus = self._taus(size, step, "predicted")
+        actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
+        predicted = self.network.head.quantiles(states, actions, taus)
+        loss = quantile_huber(predicted, target, taus, self.config.kappa)
+        self._descend(loss, self.optimiser)
+        if self.config.target == "polyak":
+            _move(self.target, self.network, self.config.polyak)
+        if self.behaviour is not None and self.behaviour_optimiser is not None:
+            self._update_behaviour(self.behaviour, self.behaviour_optimiser, batch)
+        return Update(loss.item(), float(target.mean()), allowed)
+
+    @torch.no_grad()
+    def _targets(
+        self, batch: Batch, distinct: IntArray, inverse: NDArray[np.int64], encoded: Tensor, step: int
+    ) -> tuple[Tensor, float]:
+        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
+        rows, back = np.unique(inverse, return_inverse=True)  # distinct next states, as rows of `encoded`
+        ids = distinct[rows]
+        best, allowed = self._best_actions(ids, self.network.preferences(encoded[torch.from_numpy(rows)]))
+        taus = self._taus(len(ids), step, "target")
+        values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
+        reward = torch.from_numpy(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
+        return reward + torch.from_numpy(batch.discount).unsqueeze(1) * values[torch.from_numpy(back)], allowed
+
+    def _best_actions(self, ids: IntArray, vectors: Tensor) -> tuple[Tensor, float]:
+        """For distinct states the best allowed action, and the mean share of the catalogue that is allowed."""
+        matrix = self.network.embeddings
+        if self.behaviour is None:
+            return constrained_argmax(vectors @ matrix.T), 1.0
+        if self.allowed is not None:
+            rows = torch.from_numpy(ids.astype(np.int64))
+            sizes = self.allowed.offsets[rows + 1] - self.allowed.offsets[rows]
+            return self.allowed.argmax(rows, vectors, matrix), float(sizes.float().mean()) / len(matrix)
+        likely = self.behaviour.log_probabilities(as_tensor(self.states.positives[ids]))
+        mask = allowed_mask(likely, self.config.beta, self.config.constraint)
+        return constrained_argmax(vectors @ matrix.T, mask), float(mask.float().mean())
+
+    def _target_states(self, ids: IntArray) -> Tensor:
+        if self._cached_ids is None:
+            return self.target.encode_states(self.states[ids])
+        return self._cached_states[torch.from_numpy(np.searchsorted(self._cached_ids, ids))]
+
+    def _taus(self, size: int, step: int, name: str) -> Tensor:
+        """(size, K) fractions: drawn anew, or the midpoints where the head knows no others."""
+        head = self.network.head
+        if not head.samples_taus:
+            return midpoints(head.count).expand(size, -1)
+        draw = generator(self.seed, "taus", name, step).random((size, head.count), dtype=np.float32)
+        return torch.from_numpy(draw)
+
+    def _descend(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(optimiser.param_groups[0]["params"], self.config.clip)
+        optimiser.step()
+
+    def _update_behaviour(self, model: BehaviourModel, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
+        distinct, owner = np.unique(batch.state, return_inverse=True)
+        items = torch.from_numpy(batch.action.astype(np.int64))
+        loss = model.loss(as_tensor(self.states.positives[distinct]), items, torch.from_numpy(owner))
+        self._descend(loss / len(batch.state), optimiser)
+
+    @torch.no_grad()
+    def _encode(self, network: QNetwork, ids: NDArray[np.int64]) -> Tensor:
+        parts = [
+            network.encode_states(self.states[ids[at : at + ENCODE_ROWS]]) for at in range(0, len(ids), ENCODE_ROWS)
+        ]
+        return torch.cat(parts) if parts else torch.empty(0, self.network.width)
+
+    @torch.no_grad()
+    def mean_value(self, ids: NDArray[np.int64]) -> float:
+        """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
+        vectors = self._encode(self.network, ids)
+        best = [self.network.mean_values(part).max(dim=1).values for part in torch.split(vectors, ENCODE_ROWS)]
+        return float(torch.cat(best).mean()) + self.offset
+
+    def policy(self) -> QuantilePolicy:
+        """The greedy policy, on a copy of the weights."""
+        network = copy.deepcopy(self.network if self.config.serve == "online" else self.target)
+        if not self.config.constrain_serving or self.behaviour is None:
+            return QuantilePolicy(network, self.offset)
+        return QuantilePolicy(
+            network, self.offset, copy.deepcopy(self.behaviour), self.config.beta, self.config.constraint
+        )
+
+
+@contextlib.contextmanager
+def seeded(seed: int, *names: str | int) -> Iterator[None]:
+    """Within the block torch draws from the stream called `names`; outside of it nothing has changed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, *names) % 2**63)
+        yield
+
+
+def _twin(network: QNetwork) -> QNetwork:
+    """A copy without gradients; frozen embeddings are shared, since they never differ."""
+    shared = {id(network.embeddings): network.embeddings} if network.config.freeze_embeddings else {}
+    return copy.deepcopy(network, shared).requires_grad_(False)
+
+
+@torch.no_grad()
+def _move(target: QNetwork, network: QNetwork, share: float) -> None:
+    pairs = [(old, new) for old, new in zip(target.parameters(), network.parameters(), strict=True) if old is not new]
+    torch._foreach_lerp_([old for old, _ in pairs], [new for _, new in pairs], share)

@@ -1,0 +1,48 @@
+"""MostPop: everybody is shown what most others liked."""
+
+from typing import Any, Self
+
+import numpy as np
+
+from bcd4rec.baselines.baseline import BASELINES, Baseline
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.policies.bundle import KINDS, Arrays
+
+
+@KINDS.register("popularity")
+class Popularity:
+    """One score for each item, whatever the session."""
+
+    def __init__(self, counts: FloatArray):
+        self._counts = np.asarray(counts, np.float32)  # (A,)
+
+    @property
+    def n_items(self) -> int:
+        return len(self._counts)
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        if candidates is None:
+            return np.tile(self._counts, (len(states), 1))
+        return np.where(candidates == PAD, np.float32(-np.inf), self._counts[np.maximum(candidates, 0)])
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def arrays(self) -> Arrays:
+        return {"counts": self._counts}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: Arrays) -> Self:
+        return cls(arrays["counts"])
+
+
+@BASELINES.register("popular")
+class PopularConfig(Baseline):
+    """MostPop: the floor every method has to clear.
+
+    score(i) = how many positive responses item i had in the training sessions.
+    """
+
+    def fit(self, sequences: Sequences, n_items: int, seed: int) -> Popularity:
+        return Popularity(np.bincount(sequences.items, minlength=n_items).astype(np.float32))

@@ -1,0 +1,74 @@
+"""`bcd4rec recommend`: what a policy recommends to one session."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bcd4rec.commands._options import Json
+
+EPILOG = "Example:  bcd4rec recommend policy/ --session 17,4,98 --top 3"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("recommend", epilog=EPILOG)(recommend)
+
+
+def recommend(
+    policy: Annotated[Path, typer.Argument(metavar="POLICY", help="Folder made by `bcd4rec train`.")],
+    session: Annotated[
+        str, typer.Option(help="Positive items of the session so far, oldest first, e.g. 17,4,98.")
+    ] = "",
+    skipped: Annotated[
+        str, typer.Option(help="Items shown and skipped, oldest first; used by policies that remember.")
+    ] = "",
+    top: Annotated[int, typer.Option(min=1, help="How many items.")] = 3,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Text file with one item id a line; only these may be recommended.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Recommend items for a session, with their values. Items of the session are not recommended again."""
+    from rich.table import Table
+
+    from bcd4rec.console import emit_json, say, show
+    from bcd4rec.experiments.recommending import recommend_items
+    from bcd4rec.policies import bundle
+
+    loaded = bundle.load(policy)
+    allowed = _candidates(candidates) if candidates else None
+    found = recommend_items(loaded, _ids(session), _ids(skipped), top, allowed)
+    for item in found["unknown"]:
+        say(f"Item {item!r} is unknown to the policy and was passed over.")
+    if json:
+        emit_json(found)
+        return
+    table = Table(title=f"{loaded.manifest.get('method', policy)}", title_justify="left")
+    for name in ("rank", "item", "value", "quantiles 10 % … 90 %"):
+        table.add_column(name, justify="right")
+    for rank, one in enumerate(found["items"], 1):
+        table.add_row(str(rank), str(one["item"]), f"{one['value']:.3f}", _spread(one["quantiles"]))
+    show(table)
+
+
+def _ids(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _spread(quantiles: dict[str, float] | None) -> str:
+    return " ".join(f"{value:.2f}" for value in quantiles.values()) if quantiles else "–"
+
+
+def _candidates(path: Path) -> list[str]:
+    from bcd4rec.errors import InputError
+
+    try:
+        lines: list[Any] = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--candidates {path} cannot be read ({error}); expected a text file, one item id a line."
+        ) from None
+    items = [line.strip() for line in lines if line.strip()]
+    if not items:
+        raise InputError(f"--candidates {path} is empty; expected one item id a line.")
+    return items

@@ -1,0 +1,160 @@
+"""`bcd4rec train`: a data set becomes a policy."""
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bcd4rec.commands._options import Force, Json, Seed
+from bcd4rec.experiments.fitting import Watcher
+
+if TYPE_CHECKING:
+    from bcd4rec.training import Report, Trainer
+
+EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
+CHECKPOINT_SECONDS = 30.0
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("train", epilog=EPILOG)(train)
+
+
+def train(
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="bcd4rec, iqn, qrbcq, qrdqn, bcq, dqn, or a baseline.")
+    ],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the policy; it appears when training is complete.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set beta=0.5; may be repeated.")
+    ] = None,
+    seed: Seed = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads; more than one may change the last bits.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted training of the same policy.")
+    ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also log to this folder for TensorBoard (needs bcd4rec[tracking]).")
+    ] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Learn a policy from a data set. Ctrl-C keeps a checkpoint beside --out; --resume continues it bit for bit."""
+    from bcd4rec.artifacts import atomic_directory, refuse_existing, remove
+    from bcd4rec.config import parse_settings
+    from bcd4rec.console import emit_json, pairs_table, say, show
+    from bcd4rec.data.dataset import Dataset
+    from bcd4rec.errors import InputError
+    from bcd4rec.experiments import fitting
+
+    refuse_existing(out, force)
+    checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if resume and not checkpoint.is_dir():
+        raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
+    _set_threads(threads)
+    data = Dataset.load(dataset)
+    began = time.monotonic()
+    with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
+        fitted = fitting.fit(method, data, parse_settings(settings), seed, watcher, checkpoint if resume else None)
+    with atomic_directory(out, force) as folder:
+        fitted.save(data, folder)
+        if fitted.reports:
+            from bcd4rec.evaluation.offline import realised_return
+            from bcd4rec.report.training import write_training_report
+
+            write_training_report(folder / "training.html", method, fitted.reports, realised_return(data))
+    remove(checkpoint)
+    seconds = time.monotonic() - began
+    last = fitted.about.get("training", {})
+    if json:
+        emit_json({"policy": str(out), "method": method, "seed": seed, "seconds": seconds} | last)
+        return
+    pairs = [
+        (name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
+        for name, value in last.items()
+    ]
+    show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
+    say(f"The policy is in {out}. Try it:  bcd4rec recommend {out} --session ID,ID --top 3")
+
+
+def _set_threads(threads: int) -> None:
+    with contextlib.suppress(ModuleNotFoundError):  # without torch there are still methods that need none
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _tensorboard(folder: Path | None) -> Any:
+    from bcd4rec.errors import InputError
+
+    if folder is None:
+        return None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        raise InputError("--tensorboard needs the tensorboard package: pip install 'bcd4rec[tracking]'.") from None
+    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+
+
+class TrainingProgress(Watcher):
+    """A bar with the numbers that matter, checkpoints every half minute, and a Ctrl-C that loses nothing."""
+
+    def __init__(self, checkpoint: Path, board: Any = None):
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from bcd4rec.console import err
+
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+        self._task = self._bar.add_task("pre-training", total=None)
+        self._checkpoint, self._board = checkpoint, board
+        self._saved = time.monotonic()
+        self._interrupted = False
+        self._handlers: dict[int, Any] = {}  # those in force before interruptions were deferred
+
+    def __enter__(self) -> "TrainingProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._bar.stop()
+        if self._board is not None:
+            self._board.close()
+
+    def stage(self, name: str, loss: float) -> None:
+        self._bar.update(self._task, description=f"{name}: loss {loss:.3f}")
+
+    def report(self, trainer: "Trainer", report: "Report") -> None:
+        self._defer_interrupts()
+        text = (
+            f"loss {report.loss:.3f}  Q̄ {report.q_bar:.2f}  target {report.target_value:.2f}  "
+            f"allowed {100 * report.allowed:.0f} %  {report.per_second:,.0f} transitions/s"
+        )
+        self._bar.update(self._task, description=text, completed=report.step, total=report.updates)
+        if self._board is not None:
+            for name in ("loss", "q_bar", "target_value", "allowed"):
+                self._board.add_scalar(name, getattr(report, name), report.step)
+        if self._interrupted or time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            trainer.save(self._checkpoint)
+            self._saved = time.monotonic()
+        if self._interrupted:
+            from bcd4rec.errors import InputError
+
+            raise InputError(
+                f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in {self._checkpoint}: "
+                "run the same command with --resume to continue."
+            )
+
+    def _defer_interrupts(self) -> None:
+        """From the first report on, an interruption waits for the next one, where the agent is whole."""
+
+        def note(*_: object) -> None:
+            self._interrupted = True
+
+        if not self._handlers:
+            self._handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,0 +1,1 @@
+"""Whole experiments: each table as data, and the runs that fill it."""

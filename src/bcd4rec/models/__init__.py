@@ -1,0 +1,1 @@
+"""Networks: encoders of states, quantile heads, the behaviour model, and pre-training of item embeddings."""

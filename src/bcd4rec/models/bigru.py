@@ -1,0 +1,27 @@
+"""The paper's state encoder: a bidirectional GRU over the session's items."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from bcd4rec.models.encoder import ENCODERS, Encoder, look_up
+
+
+@ENCODERS.register("bigru")
+class BiGRU(Encoder):
+    """s = W h_L + b, where h_L joins the final hidden states of both directions, D/2 units each.
+
+    Sessions are packed, so padding never enters the recurrence.
+    """
+
+    def __init__(self, width: int, outputs: int, layers: int = 2):
+        super().__init__(outputs)
+        units = (width + 1) // 2
+        self.gru = nn.GRU(width, units, layers, batch_first=True, bidirectional=True)
+        self.linear = nn.Linear(2 * units, outputs)
+
+    def encode(self, items: Tensor, lengths: Tensor, embeddings: Tensor) -> Tensor:
+        packed = pack_padded_sequence(look_up(items, embeddings), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, hidden = self.gru(packed)  # (2 · layers, B, units); the last two are the top layer's directions
+        states: Tensor = self.linear(torch.cat([hidden[-2], hidden[-1]], dim=1))
+        return states

@@ -1,0 +1,104 @@
+"""Quantile heads: from a state vector to the distribution of the return of an action.
+
+Every head scores by inner products with action vectors, so the mean over quantiles is one inner product too:
+mean_τ Q^τ(s, a) = mean_vector(s) · a. Choosing among all items costs (B, D) × (D, A), however many quantiles.
+"""
+
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+HeadName = Literal["expected", "fixed", "implicit"]
+
+
+def midpoints(count: int) -> Tensor:
+    """(count,) the fractions (i + ½) / count."""
+    return (torch.arange(count) + 0.5) / count
+
+
+class Head(nn.Module):
+    """N fractions in a training batch are either the head's own midpoints or drawn anew."""
+
+    def __init__(self, quantiles: int):
+        super().__init__()
+        self.count = quantiles
+
+    @property
+    def samples_taus(self) -> bool:
+        """Whether any fraction in (0, 1) may be asked for; otherwise only `midpoints(count)`."""
+        return False
+
+    @abstractmethod
+    def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
+        """(B, N) quantiles at `taus` (B, N) of the return of `actions` (B, D) in `states` (B, D)."""
+
+    @abstractmethod
+    def mean_vector(self, states: Tensor) -> Tensor:
+        """(B, D) the vector whose inner product with an action is the mean over its quantiles."""
+
+
+class ExpectedValue(Head):
+    """One number: Q(s, a) = s · a. With τ = ½ the quantile loss is half the Huber loss of DQN."""
+
+    def __init__(self, width: int):
+        super().__init__(1)
+
+    def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
+        return (states * actions).sum(dim=1, keepdim=True)
+
+    def mean_vector(self, states: Tensor) -> Tensor:
+        return states
+
+
+class FixedQuantiles(Head):
+    """K state vectors of D entries, one for each fixed fraction (Dabney et al., 2017)."""
+
+    def __init__(self, width: int, quantiles: int):
+        super().__init__(quantiles)
+        self.linear = nn.Linear(width, quantiles * width)
+
+    def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
+        vectors = self.linear(states).view(len(states), self.count, -1)
+        values: Tensor = (vectors @ actions.unsqueeze(2)).squeeze(2)
+        return values
+
+    def mean_vector(self, states: Tensor) -> Tensor:
+        weight = self.linear.weight.view(self.count, -1, states.shape[1]).mean(dim=0)
+        return nn.functional.linear(states, weight, self.linear.bias.view(self.count, -1).mean(dim=0))
+
+
+class ImplicitQuantiles(Head):
+    """Q^τ(s, a) = (s ⊙ φ(τ)) · a with φ_j(τ) = ReLU(Σ_i cos(π i τ) w_ij + b_j) (Dabney et al., 2018)."""
+
+    frequencies: Tensor
+
+    def __init__(self, width: int, quantiles: int, cosines: int):
+        super().__init__(quantiles)
+        self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
+        self.linear = nn.Linear(cosines, width)
+
+    @property
+    def samples_taus(self) -> bool:
+        return True
+
+    def embed(self, taus: Tensor) -> Tensor:
+        """φ: one more axis of D entries behind those of `taus`."""
+        return torch.relu(self.linear(torch.cos(taus.unsqueeze(-1) * self.frequencies)))
+
+    def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
+        return (self.embed(taus) @ (states * actions).unsqueeze(2)).squeeze(2)
+
+    def mean_vector(self, states: Tensor) -> Tensor:
+        """The mean over 32 evenly spread fractions: no draw, so the policy is deterministic."""
+        return states * self.embed(midpoints(32)).mean(dim=0)
+
+
+def make_head(name: HeadName, width: int, quantiles: int, cosines: int) -> Head:
+    if name == "expected":
+        return ExpectedValue(width)
+    if name == "fixed":
+        return FixedQuantiles(width, quantiles)
+    return ImplicitQuantiles(width, quantiles, cosines)

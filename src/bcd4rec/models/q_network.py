@@ -1,0 +1,78 @@
+"""The Q-network: shared item embeddings, a state encoder and a quantile head."""
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from bcd4rec.config import Config
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.models.encoder import ENCODERS, look_up
+from bcd4rec.models.heads import HeadName, make_head
+
+
+def as_tensor(array: IntArray) -> Tensor:
+    """A tensor over the same memory, or over a copy where the array is read-only (memory-mapped)."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+class QNetworkConfig(Config):
+    """The shape of a Q-network."""
+
+    head: HeadName = Field(description="expected (one value), fixed (K fixed quantiles) or implicit (any quantile).")
+    quantiles: int = Field(default=10, ge=1, description="K: quantiles in a training batch; the expected head has one.")
+    cosines: int = Field(default=64, ge=1, description="n: cosines that embed a fraction; implicit head only.")
+    encoder: str = Field(default="bigru", description="How a session becomes a vector: bigru, srgnn, meanpool.")
+    use_skips: bool = Field(
+        default=False, description="Let skipped items enter the state, where the data set has them."
+    )
+    state_value: bool = Field(default=True, description="Learn the state's own value apart from the actions'.")
+    freeze_embeddings: bool = Field(default=True, description="Keep the pre-trained item embeddings as they are.")
+
+
+class QNetwork(nn.Module):
+    """Q^τ(s, a) = s_τ · a over item embeddings shared by states and actions.
+
+    With `state_value` every action vector gets one more entry, a constant 1: the state's own value is then learned
+    apart from what tells the actions from each other. With `use_skips` the mean of the skipped items' embeddings
+    enters the state through a linear layer of its own.
+    """
+
+    def __init__(self, embeddings: FloatArray, config: QNetworkConfig):
+        super().__init__()
+        self.config, self.width = config, embeddings.shape[1]
+        outputs = self.width + int(config.state_value)
+        self.embeddings = nn.Parameter(torch.tensor(embeddings), requires_grad=not config.freeze_embeddings)
+        self.encoder = ENCODERS[config.encoder](self.width, outputs)  # type: ignore[call-arg]
+        self.skipped = nn.Linear(self.width, outputs, bias=False) if config.use_skips else None
+        self.head = make_head(config.head, outputs, config.quantiles, config.cosines)
+
+    def encode(self, positives: Tensor, skips: Tensor) -> Tensor:
+        """(B, D) states of sessions with the last positive items (B, L) and the last skipped items (B, S)."""
+        states: Tensor = self.encoder(positives, self.embeddings)
+        if self.skipped is None or skips.shape[1] == 0:
+            return states
+        pooled = look_up(skips, self.embeddings).sum(dim=1) / (skips != PAD).sum(dim=1, keepdim=True).clamp(min=1)
+        skipped: Tensor = self.skipped(pooled)
+        return states + skipped
+
+    def encode_states(self, states: States) -> Tensor:
+        return self.encode(as_tensor(states.positives), as_tensor(states.skips))
+
+    def actions(self, items: Tensor) -> Tensor:
+        """The vectors of `items`, with one more axis of D entries behind those of `items`."""
+        vectors = nn.functional.embedding(items, self.embeddings)
+        return nn.functional.pad(vectors, (0, 1), value=1.0) if self.config.state_value else vectors
+
+    def preferences(self, states: Tensor) -> Tensor:
+        """(B, width) vectors whose inner products with the embeddings rank the items of each state by mean value."""
+        return self.head.mean_vector(states)[:, : self.width]
+
+    def mean_values(self, states: Tensor) -> Tensor:
+        """(B, A) the mean over quantiles of every item: one matrix product."""
+        vectors = self.head.mean_vector(states)
+        values = vectors[:, : self.width] @ self.embeddings.T
+        return values + vectors[:, self.width :] if self.config.state_value else values
+
+    def item_values(self, states: Tensor, items: Tensor) -> Tensor:
+        """(B, C) the mean over quantiles of `items` (B, C)."""
+        return (self.actions(items) @ self.head.mean_vector(states).unsqueeze(2)).squeeze(2)

@@ -1,0 +1,1 @@
+"""Results for people: plots, tables and one self-contained HTML page."""

@@ -1,0 +1,87 @@
+"""How methods are called and drawn: one name and one colour for each, the same in every table and plot."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+NAMES = {
+    "random": "Random",
+    "popular": "MostPop",
+    "oracle": "Oracle",
+    "behaviour": "Behaviour",
+    "online": "Online",
+    "sknn": "SKNN",
+    "vsknn": "VSKNN",
+    "stan": "STAN",
+    "gru": "GRU",
+    "gru4rec": "GRU",
+    "srgnn": "SRGNN",
+    "dqn": "DQN",
+    "bcq": "BCQ",
+    "qrdqn": "QRDQN",
+    "qrbcq": "QRBCQ",
+    "iqn": "IQN",
+    "bcd4rec": "BCD4Rec",
+}
+
+# Chosen so that no two look alike to people with protanopia, deuteranopia or tritanopia, and all stand out from a
+# white page. The style sheet has a lighter twin of each for dark pages, under the same name.
+COLOURS = {
+    "blue": "#1a4fd6",
+    "orange": "#c87a00",
+    "green": "#008f5f",
+    "purple": "#cf3fb2",
+    "vermillion": "#8c1c0b",
+    "sky": "#2a95d4",
+    "olive": "#6f6a00",
+    "grey": "#6b7280",
+    "ink": "#1b1f24",
+}
+
+
+class Style(NamedTuple):
+    """A line that can be told from the others without its colour, too."""
+
+    colour: str
+    line: str = "-"
+    marker: str = "o"
+
+
+STYLES = {
+    "Random": Style("grey", "--", "x"),
+    "Behaviour": Style("grey", "--", "x"),
+    "Oracle": Style("ink", ":", "^"),
+    "Online": Style("ink", "-.", "v"),
+    "MostPop": Style("orange", "-", "s"),
+    "SKNN": Style("purple", "--", "<"),
+    "VSKNN": Style("purple", ":", "v"),
+    "STAN": Style("purple", "-", ">"),
+    "GRU": Style("green", "--", "P"),
+    "SRGNN": Style("green", "-", "p"),
+    "DQN": Style("vermillion", "--", "X"),
+    "BCQ": Style("vermillion", "-", "*"),
+    "QRDQN": Style("olive", "--", "d"),
+    "QRBCQ": Style("olive", "-", "h"),
+    "IQN": Style("sky", "-", "D"),
+    "BCD4Rec": Style("blue", "-", "o"),
+}
+
+# For methods that are not in the table above, in the order in which they come.
+_SPARE = [
+    Style(colour, line, marker)
+    for line, marker in (("-.", "o"), (":", "D"), ("-", "s"), ("--", "v"))
+    for colour in list(COLOURS)[:7]
+]
+
+
+def friendly(method: str) -> str:
+    """The name people know a method by; unknown names stay as they are."""
+    return NAMES.get(method.lower(), method)
+
+
+def styles(methods: Sequence[str]) -> dict[str, Style]:
+    """A style for each method of a page: its own, or the next spare one, colours that are free on the page first."""
+    known = {method: STYLES[friendly(method)] for method in methods if friendly(method) in STYLES}
+    taken = {style.colour for style in known.values()}
+    spare = cycle(sorted(_SPARE, key=lambda style: style.colour in taken))
+    return {method: known.get(method) or next(spare) for method in methods}

@@ -1,0 +1,170 @@
+"""Plots as inline SVG: the same data give the same bytes, and the page's colours and fonts apply to them.
+
+Drawn 380 units wide with text of 12, so that they can be read on a phone and are not too large beside prose.
+"""
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.report.methods import COLOURS, Style, friendly, styles
+
+WIDTH = 380
+INK = COLOURS["ink"]
+CROWD = 6  # from so many lines on, bands around them would hide more than they show
+LONGEST = 18  # letters of a method's name before it is cut; tables have the whole name
+
+_SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "bcd4rec",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so the layout is the same everywhere
+    "font.size": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "legend.fontsize": 11,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.15,
+    "grid.color": INK,
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+class Series(NamedTuple):
+    """A line, and the band around it if it has one."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    low: NDArray[np.float64] | None = None
+    high: NDArray[np.float64] | None = None
+
+
+def _draw(name: str, height: float, paint: Callable[[Figure, Axes], None]) -> str:
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # a person's own matplotlibrc must not change the report
+        matplotlib.rcParams.update(_SETTINGS)
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the browser has it
+        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+        paint(figure, figure.add_subplot())
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(buffer.getvalue(), name)
+
+
+def _inline(svg: str, name: str) -> str:
+    """The SVG as a part of a page: no prologue, no size of its own, ids that are unique on the page, live colours."""
+    svg = svg[svg.index("<svg") :].strip()
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]+>", lambda tag: _live(tag[0], name), svg)  # tags alone: a label may look like an id, too
+    return re.sub(r"\n\s*", "\n", svg)
+
+
+def _live(tag: str, name: str) -> str:
+    if tag.startswith("<svg"):
+        tag = re.sub(r' (width|height)="[^"]*"', "", tag)
+    tag = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", tag)
+    for colour, code in COLOURS.items():
+        tag = tag.replace(code, "currentColor" if colour == "ink" else f"var(--{colour})")
+    return tag
+
+
+def _short(method: str) -> str:
+    name = friendly(method)
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
+def _legend_columns(names: Sequence[str]) -> int:
+    return 3 if max(map(len, names)) <= 10 else 2
+
+
+def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
+    columns = _legend_columns(names)
+    spacing = {"handlelength": 2.4, "columnspacing": 1.2}
+    figure.legend(axes.get_lines(), names, loc="outside lower center", ncols=columns, **spacing)
+
+
+def dots(name: str, values: Mapping[str, Interval], label: str) -> str:
+    """One dot per method with its interval, the first method on top."""
+    look = styles(list(values))
+
+    def paint(figure: Figure, axes: Axes) -> None:
+        for row, (method, found) in enumerate(values.items()):
+            colour = COLOURS[look[method].colour]
+            axes.plot([found.low, found.high], [row, row], color=colour, linewidth=2, solid_capstyle="butt")
+            for end in (found.low, found.high):
+                axes.plot([end, end], [row - 0.13, row + 0.13], color=colour, linewidth=2)
+            axes.plot([found.value], [row], color=colour, marker="o", markersize=6)
+            axes.annotate(
+                f"{found.value:.1f}", (found.high, row), xytext=(7, 0), textcoords="offset points", va="center"
+            )
+        axes.set_yticks(range(len(values)), [_short(method) for method in values])
+        axes.set_ylim(len(values) - 0.4, -0.6)
+        axes.margins(x=0.16)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(label)
+
+    return _draw(name, 62 + 30 * len(values), paint)
+
+
+def _line(axes: Axes, series: Series, style: Style, band: bool) -> None:
+    colour = COLOURS[style.colour]
+    spread: dict[str, Any] = {
+        "markevery": 0.12,
+        "markersize": 5,
+    }  # markers evenly along the line, however its points lie
+    axes.plot(series.x, series.y, style.line, color=colour, marker=style.marker, linewidth=1.8, **spread)
+    if band and series.low is not None and series.high is not None:
+        axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.16, linewidth=0)
+
+
+def lines(
+    name: str, series: Mapping[str, Series], across: str, up: str, logarithmic: bool = False, height: float = 230
+) -> str:
+    """One line per method; `logarithmic` applies to both axes."""
+    look = styles(list(series))
+    names = [_short(method) for method in series]
+
+    def paint(figure: Figure, axes: Axes) -> None:
+        for method, one in series.items():
+            _line(axes, one, look[method], band=len(series) < CROWD)
+        if logarithmic:
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(NullFormatter())
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.set_xlabel(across)
+        axes.set_ylabel(up)
+        _legend(figure, axes, names)
+
+    rows = -(-len(names) // _legend_columns(names))
+    return _draw(name, height + 18 * rows, paint)
+
+
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # its search for fonts is not news to anyone

@@ -1,0 +1,47 @@
+"""MostPop by hand."""
+
+import numpy as np
+
+from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.baselines.popularity import Popularity
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.states import PAD, States
+from bcd4rec.policies.bundle import KINDS
+
+TRAIN = Sequences.of([[2, 0, 2], [2], [], [3, 0]])
+
+
+def fit(n_items: int = 5) -> Popularity:
+    policy = BASELINES["popular"]().fit(TRAIN, n_items, seed=0)
+    assert isinstance(policy, Popularity)
+    return policy
+
+
+def test_counts_positive_responses():
+    scores = fit().scores(States.of([[], [1, 4]]))
+    assert scores.dtype == np.float32
+    assert scores.tolist() == [[2, 0, 3, 1, 0]] * 2
+
+
+def test_candidates_are_scored_in_their_order():
+    scores = fit().scores(States.empty(2), np.array([[2, PAD, 4], [PAD, 3, 3]], np.int32))
+    assert scores.tolist() == [[3, -np.inf, 0], [-np.inf, 1, 1]]
+
+
+def test_the_result_is_the_callers_to_change():
+    policy = fit()
+    policy.scores(States.empty(2))[:] = -1
+    assert policy.scores(States.empty(1)).tolist() == [[2, 0, 3, 1, 0]]
+
+
+def test_save_and_restore():
+    policy = fit(6)
+    assert KINDS["popularity"] is Popularity
+    again = Popularity.restore(policy.settings(), policy.arrays())
+    assert again.n_items == 6
+    np.testing.assert_array_equal(again.scores(States.empty(1)), policy.scores(States.empty(1)))
+
+
+def test_no_sessions_at_all():
+    policy = BASELINES["popular"]().fit(Sequences.of([]), 3, seed=0)
+    assert policy.scores(States.of([[1]])).tolist() == [[0, 0, 0]]
