@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,6 @@ def test_loading_imports_only_what_the_policy_needs(saved):
         "import sys; from pathlib import Path; from bcd4rec.policies import bundle; "
         f"bundle.load(Path({str(saved)!r})); assert 'torch' not in sys.modules; assert 'numba' not in sys.modules"
     )
-    import subprocess
-
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -184,7 +183,7 @@ def test_a_manifest_that_was_changed(tmp_path, change):
 def test_an_unknown_kind(saved):
     manifest = json.loads((saved / MANIFEST).read_text())
     (saved / MANIFEST).write_text(json.dumps(manifest | {"policy": "oracle"}))
-    with pytest.raises(InputError, match="Unknown kind of policy 'oracle'; known are .*popularity"):
+    with pytest.raises(InputError, match=r"Unknown kind of policy 'oracle'; known are .*popularity"):
         bundle.load(saved)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.gru4rec import GRU4RecConfig, Sessions, ranking_losses
-from bcd4rec.baselines.neural import NeuralPolicy, batches, fit_empty, last_items, trim
+from bcd4rec.baselines.neural import NeuralPolicy, batches, best_of, fit_empty, last_items, trim
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.models.next_item import NextItem
@@ -19,7 +19,7 @@ from bcd4rec.policies.bundle import KINDS
 
 NEURAL = ["gru4rec", "srgnn"]
 METHODS = [*NEURAL, "item2vec"]
-SMALL = {"width": 8, "epochs": 2}
+SMALL = {"width": 8, "epochs": 2, "least_steps": 3}
 
 
 def walks(count: int, seed: int, n_items: int = 40) -> np.ndarray:
@@ -30,6 +30,8 @@ def walks(count: int, seed: int, n_items: int = 40) -> np.ndarray:
 
 
 def fit(method: str, train: list[list[int]], n_items: int, seed: int = 0, **options: object):
+    known = BASELINES[method].model_fields
+    options = {key: value for key, value in options.items() if key in known}
     return BASELINES[method].parse(options, "test").fit(Sequences.of(train), n_items, seed)
 
 
@@ -103,11 +105,9 @@ def test_odd_training_sets(method, train):
 )
 def test_quality_floor_on_a_ring(method, options, floor):
     """The next item of a walk is one of three; 5 items at random out of 40 would hit 12 %."""
-    neural = {"width": 16, "epochs": 12, "decay_every": 10, "batch_size": 64, "learning_rate": 0.01, "dropout": 0.0}
-    known = BASELINES[method].model_fields
-    general = {key: value for key, value in (neural | options).items() if key in known}
+    neural = {"width": 16, "epochs": 12, "least_steps": 0, "batch_size": 64, "learning_rate": 0.01, "dropout": 0.0}
     data = walks(500, 3)
-    policy = fit(method, data[:400].tolist(), 40, **general)
+    policy = fit(method, data[:400].tolist(), 40, **(neural | options))
     best = np.argsort(-policy.scores(States.of(data[400:, :4].tolist())), axis=1)[:, :5]
     assert (best == data[400:, 4:]).any(axis=1).mean() >= floor
 
@@ -163,11 +163,29 @@ def test_batches_hold_sessions_of_similar_length():
     assert np.mean(spread) < 2
 
 
+def test_few_sessions_are_passed_over_more_often():
+    sequences = Sequences.of(walks(10, 0).tolist())  # 40 prefixes: 4 steps an epoch
+    model = NextItem(initial(40, 8, np.random.default_rng(0)), "srgnn")
+    config = BASELINES["srgnn"].parse({"width": 8, "epochs": 2, "batch_size": 10, "least_steps": 17}, "test")
+    reports = list(config.train(model, sequences, np.random.default_rng(1)))
+    assert [report.number for report in reports] == [1, 2, 3, 4, 5]
+    assert reports[-1].loss < reports[0].loss
+
+
 def test_last_items_and_trim():
     items = last_items(Sequences.of([[1, 2, 3, 4], [], [5]]), 3)
     assert items.tolist() == [[2, 3, 4], [PAD] * 3, [5, PAD, PAD]]
     assert trim(items[1:]).tolist() == [[PAD], [5]]
     assert last_items(Sequences.of([[]]), 2).tolist() == [[PAD, PAD]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=9, max_size=9), min_size=1, max_size=4), k=st.integers(1, 9))
+def test_best_of_keeps_the_tie_rule(rows, k):
+    items, scores = best_of(torch.tensor(rows, dtype=torch.float32), k)
+    for row, found in zip(rows, items.tolist(), strict=True):
+        assert found == sorted(range(9), key=lambda item: (-row[item], item))[:k]
+    assert scores.tolist() == [[row[item] for item in found] for row, found in zip(rows, items, strict=True)]
 
 
 def test_an_empty_session_gets_what_sessions_begin_with():

@@ -28,6 +28,13 @@ def test_candidates_are_scored_in_their_order():
     assert scores.tolist() == [[3, -np.inf, 0], [-np.inf, 1, 1]]
 
 
+def test_top_is_the_ranking_of_the_scores():
+    items, scores = fit().top(States.of([[], [1]]), 4)
+    assert items.tolist() == [[2, 0, 3, 1]] * 2, "items 1 and 4 are tied, and the lower one is listed"
+    assert scores.tolist() == [[3, 2, 1, 0]] * 2
+    assert fit().top(Sequences.of([[0]]), 99)[0].tolist() == [[2, 0, 3, 1, 4]]
+
+
 def test_the_result_is_the_callers_to_change():
     policy = fit()
     policy.scores(States.empty(2))[:] = -1

@@ -100,12 +100,12 @@ class Structure(HTMLParser):
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
     first = written(tmp_path, "first.html")
-    plots.matplotlib.rcParams["font.size"] = 31  # a person's own settings must not matter
+    plots.matplotlib.rcParams["axes.linewidth"] = 31  # a person's own settings must not matter
     try:
         assert written(tmp_path, "second.html") == first
-        assert plots.matplotlib.rcParams["font.size"] == 31
+        assert plots.matplotlib.rcParams["axes.linewidth"] == 31
     finally:
-        plots.matplotlib.rcParams["font.size"] = plots.matplotlib.rcParamsDefault["font.size"]
+        plots.matplotlib.rcParams["axes.linewidth"] = plots.matplotlib.rcParamsDefault["axes.linewidth"]
     assert str(tmp_path) not in first
 
 
@@ -167,7 +167,8 @@ def test_each_figure_says_what_it_shows_and_has_its_data(page: str) -> None:
     evaluations, found = results(**{NASTY: played(3, 0.5, 1.0)})
     for curve in found.values():
         assert all(f"<td>{rate:.2f}</td>" in steps for rate in curve.by_step["rate"])
-        assert f"<td>{curve.popularity['share'][0]:.3f}</td>" in popularity
+    top = "".join(f"<td>{curve.popularity['share'][0]:.3f}</td>" for curve in found.values())
+    assert f'<th scope="row">1</th>{top}' in popularity
     assert all(f"{one.rate.low:.2f}" in figures[0] for one in evaluations)
 
 
@@ -221,7 +222,7 @@ def test_smallest_and_oddest_results(tmp_path: Path) -> None:
     assert found[0].gap_closed is None
     write_report(tmp_path / "tiny.html", "Tiny", [], found, bent, {}, [])
     assert "Gap closed" not in (tmp_path / "tiny.html").read_text(encoding="utf-8")
-    for label in ("_hidden", "$unfinished", "推荐", "#1a4fd6", 'id="x', "-->", "x" * 80):
+    for label in ("_hidden", "$a_b$", "$unfinished", "推荐", "#1a4fd6", 'id="x', "-->", "x" * 80):
         text = Structure(plots.lines("a", {label: plots.Series(np.arange(3.0), np.arange(3.0))}, "x", "y")).text
         assert label[:17] in text
 

@@ -16,6 +16,7 @@ from bcd4rec import __version__, commands
 from bcd4rec.errors import InputError
 
 EXIT_BAD_INPUT = 2
+TYPER_INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 # How libraries word a full disk when they lose its number; the last is NumPy's "512 requested and 64 written".
 FULL_DISK = ("No space left", "File too large", "requested and")
 
@@ -54,6 +55,8 @@ def main() -> None:
     only = sys.argv[1] if len(sys.argv) > 1 else None
     try:
         code = build(only)(prog_name="bcd4rec", standalone_mode=False)
+        if code == TYPER_INTERRUPTED:
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except InputError as error:
         code = _fail(str(error))
@@ -61,7 +64,7 @@ def main() -> None:
         code = _fail(_usage(error))
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("Interrupted; no output was left half-written.")
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer and rich leave by SystemExit when a pipe is broken, and only then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
         code = 0
     except Exception as error:
@@ -83,6 +86,7 @@ def _fail(sentence: str) -> int:
 
 def _usage(error: TyperException) -> str:
     message = " ".join(getattr(error, "format_message", lambda: str(error))().split()).rstrip(".")
+    message = message.replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "bcd4rec"
     return f"{message}; see `{command} --help`."
@@ -93,7 +97,9 @@ def _system_failure(error: Exception) -> str | None:
     text = str(error)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or any(words in text for words in FULL_DISK):
-        return "The disk is full or the file size limit was reached; free some space and run it again. Nothing was written."
+        return (
+            "The disk is full or a file size limit was reached; free some space and run it again. Nothing was written."
+        )
     if number in (errno.EACCES, errno.EPERM, errno.EROFS) or "Permission denied" in text:
         name = getattr(error, "filename", None)
         return f"No permission to use {name or 'the output folder'}; choose another folder."

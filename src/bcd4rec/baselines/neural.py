@@ -5,6 +5,7 @@ catalogue stands for the whole of it in the loss.
 """
 
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -61,9 +62,7 @@ class NeuralPolicy:
         order = np.argsort((items != PAD).sum(axis=1), kind="stable")
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            every = (self._encode(items[rows]) @ self.model.embeddings.T).numpy()
-            best[rows] = ranking.top(every, k)
-            scores[rows] = np.take_along_axis(every, best[rows], axis=1)
+            best[rows], scores[rows] = best_of(self._encode(items[rows]) @ self.model.embeddings.T, shape[1])
         return best, scores
 
     def _encode(self, items: IntArray) -> Tensor:
@@ -104,13 +103,14 @@ class Task(Protocol):
 
 
 class NeuralConfig(Baseline):
-    """Adam over mini-batches, the learning rate a tenth after every `decay_every` epochs."""
+    """Adam over mini-batches; for the last part of training the learning rate is a tenth."""
 
     encoder: ClassVar[str]
     width: int = Field(100, ge=1, description="D: entries of an item's embedding and of a state.")
     history: int = Field(20, ge=1, description="How many of the last items of a session are looked at.")
     epochs: int = Field(4, ge=1, description="Passes over the training sessions.")
-    decay_every: int = Field(3, ge=1, description="After so many epochs the learning rate falls to a tenth.")
+    least_steps: int = Field(1000, ge=0, description="Few sessions are passed over more often, for so many steps.")
+    decay_after: float = Field(0.75, ge=0, le=1, description="Share of the epochs at the full learning rate.")
     batch_size: int = Field(512, ge=1, description="Predictions of a step, on average.")
     learning_rate: float = Field(2e-3, gt=0, description="Adam's step size at the beginning.")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
@@ -136,8 +136,11 @@ class NeuralConfig(Baseline):
         task, n_items = self.task(sequences), len(model.embeddings)
         sampled = 0 < self.negatives < n_items
         model.train()
-        for number in range(self.epochs if len(task.lengths) else 0):
-            optimiser.param_groups[0]["lr"] = self.learning_rate * 0.1 ** (number // self.decay_every)
+        steps = math.ceil(len(task.lengths) / task.batch_size)
+        epochs = max(self.epochs, math.ceil(self.least_steps / steps)) if steps else 0
+        for number in range(epochs):
+            slow = number >= self.decay_after * epochs
+            optimiser.param_groups[0]["lr"] = self.learning_rate * (0.1 if slow else 1.0)
             total, predictions, began = 0.0, 0, time.perf_counter()
             for rows in batches(task.lengths, task.batch_size, rng):
                 negatives = torch.from_numpy(rng.integers(n_items, size=self.negatives)) if sampled else None
@@ -179,6 +182,16 @@ def fit_empty(model: NextItem, sequences: Sequences, steps: int = 100) -> None:
 
     if len(first):
         optimiser.step(loss)  # type: ignore[no-untyped-call]
+
+
+def best_of(scores: Tensor, k: int) -> tuple[IntArray, FloatArray]:
+    """(B, K) the columns of the largest scores (B, A), best first, ties to the lower column; and these scores."""
+    values, columns = (tensor.numpy() for tensor in scores.topk(k, dim=1))
+    items = np.take_along_axis(columns, np.lexsort((columns, -values), axis=1), axis=1).astype(np.int32)
+    bound = torch.from_numpy(values[:, -1:])
+    torn = ((scores >= bound).sum(dim=1) > k).numpy()  # equal scores on both sides of the cut, chosen as it came
+    items[torn] = ranking.top(scores.numpy()[torn], k)
+    return items, np.take_along_axis(scores.numpy(), items, axis=1)
 
 
 def last_items(sequences: Sequences, length: int) -> IntArray:

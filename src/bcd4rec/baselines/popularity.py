@@ -26,6 +26,11 @@ class Popularity:
             return np.tile(self._counts, (len(states), 1))
         return np.where(candidates == PAD, np.float32(-np.inf), self._counts[np.maximum(candidates, 0)])
 
+    def top(self, sessions: States | Sequences, k: int) -> tuple[IntArray, FloatArray]:
+        """(B, K) the same K = min(k, A) items for everybody, and their scores; ties to the lower index."""
+        best = np.argsort(-self._counts, kind="stable")[:k].astype(np.int32)
+        return np.tile(best, (len(sessions), 1)), np.tile(self._counts[best], (len(sessions), 1))
+
     def settings(self) -> dict[str, Any]:
         return {}
 

@@ -67,6 +67,10 @@ AfterSkip = Annotated[
     str, typer.Option("--after-skip", help="After a skipped slate: repeat the ranking, or exclude its items once.")
 ]
 
+Diversity = Annotated[
+    float, typer.Option("--diversity", min=0.0, help="λ: how much items lose by items like them in the same slate.")
+]
+
 
 def make_environment(env: str, preset: str | None, model: Path | None) -> "Environment":
     from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions

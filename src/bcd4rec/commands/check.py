@@ -56,8 +56,8 @@ def _table(path: str, found: dict[str, Any]) -> Any:
         (f"{found['target']} rate", f"{found['target_rate']:.2f} % of slates"),
         (
             "slates per session",
-            f"mean {length['mean']:.1f}, median {length['median']:.0f}, 10–90 % {length['p10']:.0f}–{length['p90']:.0f}, "
-            f"max {length['max']:.0f}",
+            f"mean {length['mean']:.1f}, median {length['median']:.0f}, "
+            f"10–90 % {length['p10']:.0f}–{length['p90']:.0f}, max {length['max']:.0f}",
         ),
     ]
     if found["days"]:

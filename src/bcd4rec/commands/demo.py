@@ -76,6 +76,7 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
 
 
 def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
+    from bcd4rec.commands.evaluate import rules_note
     from bcd4rec.report.comparison import write_report
 
     intro = [
@@ -87,13 +88,13 @@ def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
         "environment": "interest evolution, preset paper: 200 items in 20 categories, slates of 7, 20 steps",
         "log": f"{users:,} sessions of the random policy",
         "tested on": f"{users:,} new users, the same for all policies",
-        "after a skipped slate": "the ranking is shown again, less the items already clicked",
         "seed": str(seed),
     }
     commands = [
-        f"bcd4rec simulate --env recsim --preset paper --policy random --users {users} --seed {seed} --logs log.parquet",
+        f"bcd4rec simulate --env recsim --policy random --users {users} --seed {seed} --logs log.parquet",
         "bcd4rec check log.parquet",
         f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --seed {seed}",
-        f"bcd4rec evaluate random {' '.join(BASELINES)} oracle --env recsim --dataset dataset --users {users} --seed {seed}",
+        f"bcd4rec evaluate random {' '.join(BASELINES)} oracle --dataset dataset --users {users} --seed {seed}",
     ]
-    write_report(path, "From a log to a better policy", intro, found.evaluations, found.curves, rules, commands)
+    title, note = "From a log to a better policy", rules_note("repeat", 0.0)
+    write_report(path, title, intro, found.evaluations, found.curves, rules, commands, note=note)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import AfterSkip, DataSet, Env, Force, Json, Model, Preset, Seed, Users
+from bcd4rec.commands._options import AfterSkip, DataSet, Diversity, Env, Force, Json, Model, Preset, Seed, Users
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,6 +31,7 @@ def evaluate(
     dataset: DataSet = None,
     users: Users = 2000,
     after_skip: AfterSkip = "repeat",
+    diversity: Diversity = 0.0,
     behaviour: Annotated[str, typer.Option(help="The policy at the low end of the gap.")] = "random",
     online: Annotated[str, typer.Option(help="The policy at the high end of the gap.")] = "oracle",
     report: Annotated[Path | None, typer.Option(help="Also write one self-contained HTML page here.")] = None,
@@ -49,34 +50,35 @@ def evaluate(
 
     if report is not None:
         refuse_existing(report, force)
-    rules = RolloutConfig.parse({"after_skip": after_skip}, OPTIONS)
+    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
     names = policies or ["random", "popular", "oracle"]
     contestants = [comparison.contestant(name, environment, data, seed) for name in names]
+    vectors = comparison.slate_vectors(environment, data) if diversity else None
     with progress() as tick:
-        found = comparison.compare(environment, contestants, users, seed, rules, behaviour, online, tick)
+        found = comparison.compare(environment, contestants, users, seed, rules, behaviour, online, tick, vectors)
     if json:
-        shown = {"env": env, "preset": preset, "users": users, "seed": seed, "after_skip": after_skip}
+        shown = {"env": env, "preset": preset, "users": users, "seed": seed} | rules.model_dump(mode="json")
         emit_json(shown | {"policies": [one.to_json() for one in found.evaluations]})
     else:
-        show(table(found.evaluations, f"{env}, {users:,} users, after a skip: {after_skip}"))
+        show(table(found.evaluations, f"{env}, {users:,} users. {rules_note(after_skip, diversity)}"))
     if report is not None:
         from bcd4rec.report.comparison import write_report
 
-        setting = {
-            "environment": f"{env} {preset or ''}".strip(),
-            "users": f"{users:,}",
-            "after a skipped slate": after_skip,
-        }
-        again = (
-            f"bcd4rec evaluate {shlex.join(names)} --env {env} --users {users} --after-skip {after_skip} --seed {seed}"
-        )
-        again += f" --preset {preset}" if preset else ""
-        again += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
-        intro = ["Policies side by side on the same simulated users."]
+        where = f"--env {env}" + (f" --preset {preset}" if preset else "")
+        where += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
+        how = f"--users {users} --after-skip {after_skip} --diversity {diversity:g} --seed {seed}"
         write_report(
-            report, f"Policies on {env}", intro, found.evaluations, found.curves, setting, [again], force=force
+            report,
+            f"Policies on {env}",
+            ["Policies side by side on the same simulated users."],
+            found.evaluations,
+            found.curves,
+            {"environment": f"{env} {preset or ''}".strip(), "users": f"{users:,}", "seed": str(seed)},
+            [f"bcd4rec evaluate {shlex.join(names)} {where} {how}"],
+            note=rules_note(after_skip, diversity),
+            force=force,
         )
         say(f"The report is in {report}.")
 
@@ -85,11 +87,21 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
     """The comparison as people read it: values with 95 % intervals."""
     from rich.table import Table
 
+    from bcd4rec.report.methods import friendly, rate_label
+
     shown = Table(title=title, title_justify="left")
     shown.add_column("policy", style="bold")
-    for name in (f"{evaluations[0].rate_name.upper()} %", "C@3 %", "return", "gap closed %"):
+    for name in (f"{rate_label(evaluations[0].rate_name)} %", "gap closed %", "C@3 %", "return"):
         shown.add_column(name, justify="right", no_wrap=True)
     for one in evaluations:
         gap = one.gap_closed.text(0) if one.gap_closed else "–"
-        shown.add_row(one.policy, one.rate.text(), f"{one.coverage.value:.1f}", one.mean_return.text(), gap)
+        coverage = f"{one.coverage.value:.1f}"
+        shown.add_row(friendly(one.policy), one.rate.text(), gap, coverage, one.mean_return.text())
     return shown
+
+
+def rules_note(after_skip: str, diversity: float) -> str:
+    """The rules of a comparison in words, for its table."""
+    after = {"repeat": "the ranking is shown again", "exclude": "its items are left out of the next one"}[after_skip]
+    slate = f", items like those above lose (λ = {diversity:g})" if diversity else ", the best items by score"
+    return f"Slates{slate}; after a skipped slate {after}."

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bcd4rec.commands._options import AfterSkip, DataSet, Env, Force, Json, Model, Preset, Seed, Users
+from bcd4rec.commands._options import AfterSkip, DataSet, Diversity, Env, Force, Json, Model, Preset, Seed, Users
 
 EPILOG = "Example:  bcd4rec simulate --env recsim --preset paper --policy random --users 2000 --logs out.parquet"
 
@@ -29,6 +29,7 @@ def simulate(
         float | None, typer.Option(help="Draw places by softmax of the scores over this temperature.")
     ] = None,
     after_skip: AfterSkip = "repeat",
+    diversity: Diversity = 0.0,
     logs: Annotated[Path | None, typer.Option(help="Where to write the log (.parquet or .csv).")] = None,
     seed: Seed = 0,
     force: Force = False,
@@ -42,7 +43,7 @@ def simulate(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
-    from bcd4rec.experiments.comparison import contestant
+    from bcd4rec.experiments.comparison import contestant, slate_vectors
     from bcd4rec.sim.rollout import RolloutConfig, rollout
 
     if logs is not None:
@@ -56,12 +57,14 @@ def simulate(
         exploration = {"kind": "epsilon", "epsilon": epsilon}
     elif temperature is not None:
         exploration = {"kind": "softmax", "temperature": temperature}
-    rules = RolloutConfig.parse({"after_skip": after_skip, "exploration": exploration}, OPTIONS)
+    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "exploration": exploration}, OPTIONS)
     environment = make_environment(env, preset, model)
-    player = contestant(policy, environment, Dataset.load(dataset) if dataset else None, seed)
+    data = Dataset.load(dataset) if dataset else None
+    player = contestant(policy, environment, data, seed)
+    vectors = slate_vectors(environment, data) if diversity else None
     with progress() as tick:
         began = time.perf_counter()
-        log = rollout(environment, player.policy, users, seed, player.rules(rules), tick)
+        log = rollout(environment, player.policy, users, seed, player.rules(rules), tick, vectors)
         seconds = time.perf_counter() - began
     found = summarise(player.name, log, environment.responses, environment.n_items, seed)
     if logs is not None:

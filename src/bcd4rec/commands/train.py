@@ -146,8 +146,8 @@ class TrainingProgress(Watcher):
             from bcd4rec.errors import InputError
 
             raise InputError(
-                f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in {self._checkpoint}: "
-                "run the same command with --resume to continue."
+                f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in "
+                f"{self._checkpoint}: run the same command with --resume to continue."
             )
 
     def _defer_interrupts(self) -> None:

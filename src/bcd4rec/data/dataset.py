@@ -118,13 +118,13 @@ class Dataset:
         if not isinstance(manifest, dict) or manifest.get("kind") != "dataset" or manifest.get("format") != FORMAT:
             raise InputError(f"{folder} is not a data set of format {FORMAT}; make it with `bcd4rec prepare`.")
         try:
-            items, sessions, transitions = (pl.read_parquet(folder / name) for name in FILES[:3])
+            items, sessions, transitions = (pl.read_parquet(folder / name, glob=False) for name in FILES[:3])
             states = States(*(np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in FILES[3:]))
             dataset = cls(manifest, items, sessions, transitions, states)
-            lengths = {"items": items, "sessions": sessions, "transitions": transitions, "states": states}
-            for name, part in lengths.items():
-                if len(part) != manifest["counts"][name]:
-                    raise ValueError(f"{len(part)} {name}, but the manifest says {manifest['counts'][name]}")
+            lengths = {"items": len(items), "sessions": len(sessions), "transitions": len(transitions)}
+            for name, length in (lengths | {"states": len(states)}).items():
+                if length != manifest["counts"][name]:
+                    raise ValueError(f"{length} {name}, but the manifest says {manifest['counts'][name]}")
         except (OSError, EOFError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
             raise InputError(f"{folder} is damaged ({reason(error)}); make it anew with `bcd4rec prepare`.") from None
         return dataset

@@ -103,15 +103,12 @@ class Log:
             return "strings"
         written = pl.col(name).str.contains(INTEGER)
         integer = pl.when(written).then(pl.col(name).cast(pl.Int64, strict=False).is_not_null()).otherwise(written)
-        counts = collect(
-            table,
-            table.frame.select(
-                integer.sum().alias("integers"),
-                (~integer).sum().alias("strings"),
-                pl.col("row").filter(~integer).first().alias("row"),
-                pl.col(name).filter(~integer).first().alias("value"),
-            ),
-        ).row(0, named=True)
+        query = table.frame.select("row", pl.col(name).alias("value"), integer.alias("integer")).select(
+            pl.col("integer").sum().alias("integers"),
+            (~pl.col("integer")).sum().alias("strings"),
+            pl.col("row", "value").filter(~pl.col("integer")).first(),
+        )
+        counts = collect(table, query).row(0, named=True)
         if counts["integers"] and counts["strings"]:
             raise InputError(
                 f"{table.path}, row {counts['row']}, column {name}: found {shown(counts['value'])} among integers "
@@ -165,8 +162,8 @@ def _iso_format(table: Table) -> str | None:
     """The format of the timestamps of a file, by its first one; None for numbers and for what no format fits."""
     if table.frame.collect_schema()["timestamp"] != pl.String:
         return None
-    first = collect(table, table.frame.select(pl.col("timestamp").drop_nulls().first())).item()
-    found = ISO.fullmatch(first or "")
+    first = collect(table, table.frame.select(pl.col("timestamp").drop_nulls()).head(1))
+    found = ISO.fullmatch(first.item()) if len(first) else None
     if found is None:
         return None
     between, seconds, zone = found.groups()
@@ -183,13 +180,15 @@ def row_problems(log: Log, responses: Responses) -> list[Problem]:
         )
         checks = _row_checks(log, responses)
         queries = []
-        for number, (_, column, bad, _) in enumerate(checks):
+        marked = both.with_columns(bad.alias(f"bad_{number}") for number, (_, _, bad, _) in enumerate(checks))
+        for number, (_, column, _, _) in enumerate(checks):
+            bad = pl.col(f"bad_{number}")
             queries += [
                 bad.sum().alias(f"count_{number}"),
                 pl.col("row").filter(bad).first().alias(f"row_{number}"),
                 pl.col(f"raw_{column}").filter(bad).first().cast(pl.String).alias(f"value_{number}"),
             ]
-        found = collect(table, both.select(pl.len().alias("rows"), *queries)).row(0, named=True)
+        found = collect(table, marked.select(pl.len().alias("rows"), *queries)).row(0, named=True)
         if found["rows"] == 0:
             problems.append(Problem("empty", f"{table.path} has a header but no rows; expected impressions."))
         for number, (kind, column, _, expected) in enumerate(checks):

@@ -96,7 +96,7 @@ class SessionIndex:
         chunks = keyed["chunk"].unique().sort()  # a session longer than a chunk leaves numbers out
         for number, chunk in enumerate(chunks):
             tick("sessions to transitions", number / len(chunks))
-            rows = pl.scan_parquet(spool / "rows.parquet").filter(pl.col("chunk") == chunk).drop("chunk")
+            rows = pl.scan_parquet(spool / "rows.parquet", glob=False).filter(pl.col("chunk") == chunk).drop("chunk")
             yield self._in_order(rows.collect(engine="streaming"), sessions)
         (spool / "rows.parquet").unlink()
 
@@ -144,11 +144,11 @@ class SessionIndex:
         if slate:
             first_row = pl.col("request").min().over("session", *slate)
             rows = rows.with_columns(first_row).sort("session", "request", *place, "order")
-        step = (pl.col("request") != pl.col("request").shift()).fill_null(True).cast(pl.UInt32).cum_sum()
+        rows = rows.with_columns(pl.col("request").rle_id().alias("step"))  # counts through all sessions
         propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
         return rows.select(
             "session",
-            (step - step.min().over("session")).alias("step"),
+            (pl.col("step") - pl.col("step").min().over("session")).alias("step"),
             "order",
             "time",
             "item",

@@ -55,7 +55,10 @@ def open_table(path: Path) -> Table:
         found = ", ".join(names) or "none"
         raise InputError(f"{path}: column {missing[0]} is missing; the columns found are {found}.")
     table = Table(path, frame.select(pl.col(ROW).alias("row"), *columns), columns, text)
-    _refuse_types(table)
+    if text:
+        collect(table, frame.select(pl.all().count()))  # rows that are too long are only noticed when all is read
+    else:
+        _refuse_types(table)
     return table
 
 

@@ -87,11 +87,11 @@ def _check_catalogue(shown: int, n_items: int) -> None:
 
 
 def in_first(log: pl.DataFrame, x: int) -> pl.DataFrame:
-    """The distinct pairs of `session_id` and `item_id` within the first x positions, ordered by item and session."""
+    """The rows of the first x positions."""
     _require(log, "session_id", "item_id", "position")
     if x < 1:
         raise InputError(f"Coverage within the first {x} positions was asked for; expected 1 or more.")
-    return log.filter(pl.col("position") < x).select("session_id", "item_id").unique().sort("item_id", "session_id")
+    return log.filter(pl.col("position") < x)
 
 
 def coverage(log: pl.DataFrame, n_items: int, x: int = 3) -> float:

@@ -158,9 +158,11 @@ def coverage_interval(log: pl.DataFrame, n_items: int, x: int = 3) -> Interval:
     of distinct items is too narrow. The jackknife's is rather too wide.
     """
     value = coverage(log, n_items, x)
-    only = in_first(log, x).filter(pl.len().over("item_id") == 1)  # items that one session alone has shown
+    session = pl.col("session_id")
+    sessions = in_first(log, x).group_by("item_id").agg(first=session.min(), last=session.max())
+    only = sessions.filter(pl.col("first") == pl.col("last"))  # items that one session alone has shown
     count = log["session_id"].n_unique()
-    lost = only.group_by("session_id").len()["len"].cast(pl.Int64)  # what the coverage loses without that session
+    lost = only.group_by("first").len()["len"].cast(pl.Int64)  # what the coverage loses without that session
     squares = int((lost**2).sum()) - int(lost.sum()) ** 2 / count  # Σ (lost − mean)² over all sessions
     half = Z * 100 / n_items * float(np.sqrt((count - 1) / count * squares))
     return Interval(value, max(0.0, value - half), min(100.0, value + half))

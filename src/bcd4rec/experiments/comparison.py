@@ -8,14 +8,15 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import HISTORY
+from bcd4rec.data.states import HISTORY, FloatArray
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
 from bcd4rec.evaluation.metrics import per_session
+from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import Exploration
@@ -26,6 +27,7 @@ from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
 
 RANDOM, ORACLE = "random", "oracle"
+NO_EXPLORATION = Exploration()
 FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given
 
 
@@ -35,7 +37,7 @@ class Contestant:
 
     name: str
     policy: Policy
-    exploration: Exploration = Exploration()
+    exploration: Exploration = NO_EXPLORATION
     length: int = HISTORY
     skips: int = 0
 
@@ -78,6 +80,15 @@ def catalogue(environment: Environment) -> Vocabulary:
     return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
 
 
+def slate_vectors(environment: Environment, dataset: Dataset | None) -> FloatArray | None:
+    """(A, D) which items of the environment are alike, as the train split of a data set tells; None without one."""
+    if dataset is None:
+        return None
+    learned = item_vectors(dataset.sequences("train"), dataset.n_items)
+    places = dataset.vocabulary.positions_of(catalogue(environment))
+    return np.where(places[:, None] >= 0, learned[places], np.float32(0))
+
+
 def random_sequences(environment: Environment, seed: int) -> Sequences:
     """What random users liked, for baselines that are to be tried without a data set."""
     random = contestant(RANDOM, environment, None, seed)
@@ -106,6 +117,7 @@ def compare(
     behaviour: str = RANDOM,
     online: str = ORACLE,
     tick: Tick = no_tick,
+    vectors: FloatArray | None = None,
 ) -> Comparison:
     """Every policy on the same fresh users. The users of `seed` here are never those of `simulate --seed` there."""
     twice = [one.name for one in contestants if [other.name for other in contestants].count(one.name) > 1]
@@ -125,7 +137,7 @@ def compare(
         def share(stage: str, done: float, number: int = number, name: str = one.name) -> None:
             tick(f"{stage} {name}", (number + done) / len(names))
 
-        logs[one.name] = rollout(environment, one.policy, users, fresh, one.rules(rules), share)
+        logs[one.name] = rollout(environment, one.policy, users, fresh, one.rules(rules), share, vectors)
     responses, n_items = environment.responses, environment.n_items
     gap = None
     if behaviour in logs and online in logs:

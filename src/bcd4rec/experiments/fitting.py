@@ -93,9 +93,7 @@ def _fit_agent(
         watcher.report(trainer, report)
     policy = trainer.agent.policy()
     last = {key: value for key, value in asdict(reports[-1]).items() if key != "per_second"} if reports else {}
-    return Fitted(
-        policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "training": last}, reports
-    )
+    return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "training": last}, reports)
 
 
 def _history(dataset: Dataset) -> dict[str, int]:

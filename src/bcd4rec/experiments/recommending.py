@@ -23,10 +23,9 @@ def recommend_items(
     liked, unknown = vocabulary.encode(session)
     passed, more = vocabulary.encode(skipped)
     history = bundle.manifest.get("history", {})
-    states = States.of([liked], history.get("length", HISTORY))
-    states = States(states.positives, States.of([passed], max(history.get("skips", 0), 1)).positives)
-    if not history.get("skips", 0):
-        states = States(states.positives, np.empty((1, 0), np.int32))
+    skips = history.get("skips", 0)
+    remembered = States.of([passed[-skips:] if skips else []], skips).positives
+    states = States(States.of([liked], history.get("length", HISTORY)).positives, remembered)
     allowed: list[int] | None = None
     if candidates is not None:
         allowed, strange = vocabulary.encode(candidates)
@@ -39,7 +38,9 @@ def recommend_items(
         {
             "item": vocabulary.id(item),
             "value": float(value),
-            "quantiles": dict(zip(map(str, FRACTIONS), map(float, spread), strict=True)) if spread is not None else None,
+            "quantiles": dict(zip(map(str, FRACTIONS), map(float, spread), strict=True))
+            if spread is not None
+            else None,
         }
         for item, value, spread in zip(items, values, quantiles, strict=True)
     ]
@@ -56,7 +57,8 @@ def _best(
         ranked = top(scores, k)[0]
         ranked = ranked[ranked >= 0]
         return ranked, scores[0, ranked]
-    pool = np.setdiff1d(np.array(allowed, np.int32), np.array(liked, np.int32))  # ascending, so ties go to the lower index
+    # Ascending, so that ties go to the lower index.
+    pool = np.setdiff1d(np.array(allowed, np.int32), np.array(liked, np.int32))
     if len(pool) == 0:
         return pool, np.empty(0, np.float32)
     scores = bundle.policy.scores(states, pool[None, :])

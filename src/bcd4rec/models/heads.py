@@ -54,20 +54,21 @@ class ExpectedValue(Head):
 
 
 class FixedQuantiles(Head):
-    """K state vectors of D entries, one for each fixed fraction (Dabney et al., 2017)."""
+    """K state vectors of D entries, one for each fixed fraction (Dabney et al., 2017): s_k = s + W_k s + b_k."""
 
     def __init__(self, width: int, quantiles: int):
         super().__init__(quantiles)
         self.linear = nn.Linear(width, quantiles * width)
+        nn.init.zeros_(self.linear.weight)
 
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
-        vectors = self.linear(states).view(len(states), self.count, -1)
+        vectors = states.unsqueeze(1) + self.linear(states).view(len(states), self.count, -1)
         values: Tensor = (vectors @ actions.unsqueeze(2)).squeeze(2)
         return values
 
     def mean_vector(self, states: Tensor) -> Tensor:
         weight = self.linear.weight.view(self.count, -1, states.shape[1]).mean(dim=0)
-        return nn.functional.linear(states, weight, self.linear.bias.view(self.count, -1).mean(dim=0))
+        return states + nn.functional.linear(states, weight, self.linear.bias.view(self.count, -1).mean(dim=0))
 
 
 class ImplicitQuantiles(Head):
@@ -79,6 +80,7 @@ class ImplicitQuantiles(Head):
         super().__init__(quantiles)
         self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
         self.linear = nn.Linear(cosines, width)
+        nn.init.ones_(self.linear.bias)  # φ ≈ 1 at first: the state vector counts as it is
 
     @property
     def samples_taus(self) -> bool:

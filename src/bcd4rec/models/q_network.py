@@ -6,13 +6,22 @@ from torch import Tensor, nn
 
 from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.models.encoder import ENCODERS, look_up
+from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.heads import HeadName, make_head
 
 
 def as_tensor(array: IntArray) -> Tensor:
     """A tensor over the same memory, or over a copy where the array is read-only (memory-mapped)."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def pool(items: Tensor, embeddings: Tensor) -> Tensor:
+    """(B, D) the sum of the embeddings of `items` (B, n), padded with −1, over n."""
+    if items.shape[1] == 0:
+        return embeddings.new_zeros(len(items), embeddings.shape[1])
+    valid = items != PAD
+    offsets = nn.functional.pad(valid.sum(dim=1).cumsum(0)[:-1], (1, 0)).to(items.dtype)
+    return nn.functional.embedding_bag(items[valid], embeddings, offsets, mode="sum") / items.shape[1]
 
 
 class QNetworkConfig(Config):
@@ -22,8 +31,9 @@ class QNetworkConfig(Config):
     quantiles: int = Field(default=10, ge=1, description="K: quantiles in a training batch; the expected head has one.")
     cosines: int = Field(default=64, ge=1, description="n: cosines that embed a fraction; implicit head only.")
     encoder: str = Field(default="bigru", description="How a session becomes a vector: bigru, srgnn, meanpool.")
-    use_skips: bool = Field(
-        default=False, description="Let skipped items enter the state, where the data set has them."
+    pooling: bool = Field(
+        default=True,
+        description="Add the sums of the positive and of the skipped items' embeddings to the state, each times a number.",
     )
     state_value: bool = Field(default=True, description="Learn the state's own value apart from the actions'.")
     freeze_embeddings: bool = Field(default=True, description="Keep the pre-trained item embeddings as they are.")
@@ -33,8 +43,9 @@ class QNetwork(nn.Module):
     """Q^τ(s, a) = s_τ · a over item embeddings shared by states and actions.
 
     With `state_value` every action vector gets one more entry, a constant 1: the state's own value is then learned
-    apart from what tells the actions from each other. With `use_skips` the mean of the skipped items' embeddings
-    enters the state through a linear layer of its own.
+    apart from what tells the actions from each other. With `pooling` the state is g₀ · encoder(s) + g₁ · Σ positives
+    + g₂ · Σ skips with three learned numbers: an item is worth more the more items like it were liked, and less the
+    more were skipped. Three numbers are learned from few sessions; the encoder learns what they leave.
     """
 
     def __init__(self, embeddings: FloatArray, config: QNetworkConfig):
@@ -43,17 +54,16 @@ class QNetwork(nn.Module):
         outputs = self.width + int(config.state_value)
         self.embeddings = nn.Parameter(torch.tensor(embeddings), requires_grad=not config.freeze_embeddings)
         self.encoder = ENCODERS[config.encoder](self.width, outputs)  # type: ignore[call-arg]
-        self.skipped = nn.Linear(self.width, outputs, bias=False) if config.use_skips else None
+        self.gains = nn.Parameter(torch.tensor([0.1, 0.0, 0.0])) if config.pooling else None
         self.head = make_head(config.head, outputs, config.quantiles, config.cosines)
 
     def encode(self, positives: Tensor, skips: Tensor) -> Tensor:
         """(B, D) states of sessions with the last positive items (B, L) and the last skipped items (B, S)."""
         states: Tensor = self.encoder(positives, self.embeddings)
-        if self.skipped is None or skips.shape[1] == 0:
+        if self.gains is None:
             return states
-        pooled = look_up(skips, self.embeddings).sum(dim=1) / (skips != PAD).sum(dim=1, keepdim=True).clamp(min=1)
-        skipped: Tensor = self.skipped(pooled)
-        return states + skipped
+        pooled = self.gains[1] * pool(positives, self.embeddings) + self.gains[2] * pool(skips, self.embeddings)
+        return self.gains[0] * states + nn.functional.pad(pooled, (0, int(self.config.state_value)))
 
     def encode_states(self, states: States) -> Tensor:
         return self.encode(as_tensor(states.positives), as_tensor(states.skips))

@@ -1,5 +1,6 @@
 """From scores to slates: exclusions, the tie rule, exploration and its exact propensities."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from pydantic import Field
 
 from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.errors import InputError
 
 Doubles = NDArray[np.float64]
 Scores = NDArray[np.floating[Any]]
@@ -83,11 +85,22 @@ def _largest_at_once(usable: Scores, k: int) -> IntArray:
     return np.take_along_axis(ranked, np.argsort(-values, axis=1, kind="stable"), axis=1)
 
 
-def make_slates(scores: FloatArray, k: int, exploration: Exploration, luck: np.random.Generator) -> Slates:
-    """Slates of `k` items from scores (B, A) in which unavailable items are −inf."""
+Regard = Callable[[Scores, NDArray[np.intp], NDArray[np.int64]], None]
+
+
+def make_slates(
+    scores: FloatArray, k: int, exploration: Exploration, luck: np.random.Generator, regard: Regard | None = None
+) -> Slates:
+    """Slates of `k` items from scores (B, A) in which unavailable items are −inf.
+
+    `regard(scores, rows, items)` may change the scores of `rows` in place once a place of theirs holds `items`.
+    """
     places = min(k, scores.shape[1])
-    if exploration.kind == "epsilon":
-        slates = _epsilon_slates(_without_nan(scores), places, exploration.epsilon, luck)
+    if exploration.kind == "epsilon" or (regard is not None and exploration.kind == "none"):
+        epsilon = exploration.epsilon if exploration.kind == "epsilon" else 0.0
+        slates = _epsilon_slates(_without_nan(scores), places, epsilon, luck, regard)
+    elif regard is not None:
+        raise InputError("Slates whose places depend on each other can explore by epsilon, not by softmax.")
     elif exploration.kind == "softmax":
         slates = _softmax_slates(_without_nan(scores), places, exploration.temperature, luck)
     else:
@@ -97,7 +110,9 @@ def make_slates(scores: FloatArray, k: int, exploration: Exploration, luck: np.r
     return Slates(*(np.pad(part, missing, constant_values=empty) for part, empty in zip(slates, (PAD, 1), strict=True)))
 
 
-def _epsilon_slates(scores: Scores, k: int, epsilon: float, luck: np.random.Generator) -> Slates:
+def _epsilon_slates(
+    scores: Scores, k: int, epsilon: float, luck: np.random.Generator, regard: Regard | None = None
+) -> Slates:
     """Place by place: with probability ε any of the items that are left, else the best of them. `scores` is used up."""
     items = np.full((len(scores), k), PAD, np.int32)
     propensities = np.ones(items.shape, np.float32)
@@ -113,6 +128,8 @@ def _epsilon_slates(scores: Scores, k: int, epsilon: float, luck: np.random.Gene
         propensities[rows, place] = epsilon / left[rows] + (1.0 - epsilon) * (drawn == best)
         scores[rows, drawn] = -np.inf
         left[rows] -= 1
+        if regard is not None:
+            regard(scores, rows, drawn)
     return Slates(items, propensities)
 
 

@@ -9,18 +9,13 @@ from numpy.typing import NDArray
 
 from bcd4rec.evaluation.summary import COVERED, Curves, Evaluation
 from bcd4rec.report import plots
-from bcd4rec.report.methods import friendly
+from bcd4rec.report.methods import friendly, rate_label
 from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, number, write_page
 
 POINTS = 60  # ranks of a popularity curve that are drawn and tabled
 REACHED = 0.01  # steps that fewer of the sessions reach are not drawn
 
 Columns = Mapping[str, plots.Series]
-
-
-def rate_label(name: str) -> str:
-    """`ctr` → CTR, `br` → BR, `like_rate` → like rate."""
-    return name.upper() if name in ("ctr", "br") else name.replace("_", " ")
 
 
 def _one_rate(evaluations: Sequence[Evaluation]) -> str:

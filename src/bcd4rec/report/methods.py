@@ -24,8 +24,8 @@ NAMES = {
     "bcd4rec": "BCD4Rec",
 }
 
-# Chosen so that no two look alike to people with protanopia, deuteranopia or tritanopia, and all stand out from a
-# white page. The style sheet has a lighter twin of each for dark pages, under the same name.
+# Chosen to stay apart under simulated protanopia, deuteranopia and tritanopia, with a contrast of at least 3 to a
+# white page. The style sheet has a twin of each for dark pages, under the same name.
 COLOURS = {
     "blue": "#1a4fd6",
     "orange": "#c87a00",
@@ -53,15 +53,15 @@ STYLES = {
     "Oracle": Style("ink", ":", "^"),
     "Online": Style("ink", "-.", "v"),
     "MostPop": Style("orange", "-", "s"),
-    "SKNN": Style("purple", "--", "<"),
-    "VSKNN": Style("purple", ":", "v"),
+    "SKNN": Style("olive", "-", "<"),
+    "VSKNN": Style("olive", ":", "v"),
     "STAN": Style("purple", "-", ">"),
     "GRU": Style("green", "--", "P"),
     "SRGNN": Style("green", "-", "p"),
     "DQN": Style("vermillion", "--", "X"),
     "BCQ": Style("vermillion", "-", "*"),
     "QRDQN": Style("olive", "--", "d"),
-    "QRBCQ": Style("olive", "-", "h"),
+    "QRBCQ": Style("purple", "--", "h"),
     "IQN": Style("sky", "-", "D"),
     "BCD4Rec": Style("blue", "-", "o"),
 }
@@ -85,3 +85,8 @@ def styles(methods: Sequence[str]) -> dict[str, Style]:
     taken = {style.colour for style in known.values()}
     spare = cycle(sorted(_SPARE, key=lambda style: style.colour in taken))
     return {method: known.get(method) or next(spare) for method in methods}
+
+
+def rate_label(name: str) -> str:
+    """`ctr` → CTR, `br` → BR, `like_rate` → like rate."""
+    return name.upper() if name in ("ctr", "br") else name.replace("_", " ")

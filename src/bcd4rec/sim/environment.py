@@ -50,7 +50,7 @@ class Environment(Protocol):
         ...
 
     def step(self, slates: IntArray) -> Outcome:
-        """Show (B, K) slates. An entry of `PAD` shows nothing in that place; users whose session ended ignore theirs."""
+        """Show (B, K) slates. A place with `PAD` shows nothing; users whose session ended ignore theirs."""
         ...
 
     def oracle_scores(self) -> FloatArray:

@@ -10,6 +10,7 @@ from bcd4rec.config import Config
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
 from bcd4rec.errors import InputError
+from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import Exploration, exclude, make_slates
 from bcd4rec.seeding import generator
@@ -25,6 +26,8 @@ class RolloutConfig(Config):
     """How slates depart from the ranking."""
     after_skip: AfterSkip = "repeat"
     """After a slate was skipped: show what the ranking says (`repeat`), or keep its items out once (`exclude`)."""
+    diversity: float = Field(default=0.0, ge=0)
+    """λ: how much an item loses by each item like it in the same slate (see `policies.diversity`)."""
     length: int = Field(default=HISTORY, ge=1)
     """L: how many positive items a state holds."""
     skips: int = Field(default=0, ge=0)
@@ -56,15 +59,18 @@ def rollout(
     seed: int,
     config: RolloutConfig | None = None,
     tick: Tick = no_tick,
+    vectors: FloatArray | None = None,
 ) -> pl.DataFrame:
     """The log of `users` fresh sessions, sorted by session, step and position.
 
     The same seed gives the same users with the same luck, whatever the policy, so that policies are compared on the
-    same users. Exploration has a stream of its own.
+    same users. Exploration has a stream of its own. Diverse slates need the `vectors` (A, D) of the items.
     """
     config = config or RolloutConfig()
     if policy.n_items != environment.n_items:
         raise InputError(f"The policy knows {policy.n_items} items, but the environment has {environment.n_items}.")
+    if config.diversity and vectors is None:
+        raise InputError("Diverse slates need to know which items are alike; give a data set with --dataset.")
     environment.reset(users, seed)
     luck = generator(seed, "exploration")
     positive = [environment.responses.code(name) for name in environment.responses.positive]
@@ -79,7 +85,8 @@ def rollout(
         exclude(scores, gone)
         if config.after_skip == "exclude":
             exclude(scores, skipped)
-        slates = make_slates(scores, environment.slate_size, config.exploration, luck)
+        regard = spread(scores, vectors, config.diversity) if config.diversity and vectors is not None else None
+        slates = make_slates(scores, environment.slate_size, config.exploration, luck, regard)
         items = np.where(alive[:, None], slates.items, PAD)
         outcome = environment.step(items)
         parts.append(_rows(step, items, slates.propensities, outcome.responses))
@@ -125,7 +132,7 @@ def _rows(
 
 def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     names = pl.Series(environment.responses.names)
-    columns = [
+    columns: list[pl.Expr | pl.Series] = [
         pl.col("session_id"),
         pl.col("step"),
         pl.format("{}-{}", "session_id", "step").alias("request_id"),
@@ -134,5 +141,5 @@ def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
         names.gather(rows["response"].cast(pl.UInt32)).alias("response"),
     ]
     if environment.categories is not None:
-        columns.append(pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"]))  # type: ignore[arg-type]
+        columns.append(pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"]))
     return rows.select(*columns, "propensity").sort("session_id", "step", "position")

@@ -1,0 +1,96 @@
+"""Diverse slates and the vectors they need, against plain loops."""
+
+import numpy as np
+import pytest
+
+from bcd4rec.data.cooccurrence import incidence, item_vectors
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.errors import InputError
+from bcd4rec.policies.diversity import spread
+from bcd4rec.policies.ranking import Exploration, make_slates
+from bcd4rec.policies.uniform import Uniform
+from bcd4rec.sim.interest_evolution import InterestEvolution
+from bcd4rec.sim.rollout import RolloutConfig, rollout
+
+BATCH, ITEMS, WIDTH, SLATE = 5, 11, 3, 4
+
+
+def unit_vectors(rng: np.random.Generator) -> np.ndarray:
+    vectors = rng.standard_normal((ITEMS, WIDTH)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def plain_slates(scores: np.ndarray, vectors: np.ndarray, strength: float) -> list[list[int]]:
+    slates = []
+    for row in scores.astype(np.float64):
+        left = {item: value for item, value in enumerate(row) if np.isfinite(value)}
+        deviation = np.std(list(left.values()))
+        slate: list[int] = []
+        while len(slate) < SLATE:
+            best = min(left, key=lambda item: (-left[item], item))
+            slate.append(best)
+            del left[best]
+            for item in left:
+                alike = sum(float(a) * float(b) for a, b in zip(vectors[item], vectors[best], strict=True))
+                left[item] -= strength * deviation * max(alike, 0.0)
+        slates.append(slate)
+    return slates
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.4, 2.5])
+def test_slates_equal_a_plain_loop(strength: float) -> None:
+    rng = np.random.default_rng(3)
+    scores = rng.standard_normal((BATCH, ITEMS)).astype(np.float32)
+    scores[1, :4] = -np.inf
+    vectors = unit_vectors(rng)
+    regard = spread(scores, vectors, strength)
+    slates = make_slates(scores, SLATE, Exploration(), np.random.default_rng(0), regard)
+    assert slates.items.tolist() == plain_slates(scores, vectors, strength)
+    assert (slates.propensities == 1).all()
+
+
+def test_strength_does_not_depend_on_the_unit_of_the_scores() -> None:
+    rng = np.random.default_rng(4)
+    scores, vectors = rng.standard_normal((BATCH, ITEMS)).astype(np.float32), unit_vectors(rng)
+    found = [
+        make_slates(unit, SLATE, Exploration(), rng, spread(unit, vectors, 0.8)).items.tolist()
+        for unit in (scores, 8 * scores + 64)
+    ]
+    assert found[0] == found[1]
+    assert found[0] != make_slates(scores, SLATE, Exploration(), rng).items.tolist()
+
+
+def test_softmax_exploration_is_refused() -> None:
+    scores = np.zeros((BATCH, ITEMS), np.float32)
+    regard = spread(scores, unit_vectors(np.random.default_rng(0)), 1.0)
+    with pytest.raises(InputError, match="not by softmax"):
+        make_slates(scores, SLATE, Exploration(kind="softmax"), np.random.default_rng(0), regard)
+
+
+def test_rollouts_without_vectors_are_refused() -> None:
+    with pytest.raises(InputError, match="--dataset"):
+        rollout(InterestEvolution(), Uniform(200), 3, 0, RolloutConfig(diversity=1.0))
+
+
+def test_incidence_counts_a_session_once() -> None:
+    sequences = Sequences.of([[2, 2, 0], [], [3, 2]])
+    assert incidence(sequences, 4).toarray().tolist() == [[1, 0, 1, 0], [0, 0, 0, 0], [0, 0, 1, 1]]
+
+
+def test_items_of_one_taste_point_alike() -> None:
+    rng = np.random.default_rng(5)
+    taste = np.arange(24) % 4  # items 0, 4, 8 … are of one taste
+    lists = [rng.choice(np.flatnonzero(taste == session % 4), 3, replace=False).tolist() for session in range(400)]
+    vectors = item_vectors(Sequences.of(lists), 25, rank=8)
+    alike = vectors[:24] @ vectors[:24].T
+    same = taste[:, None] == taste[None]
+    assert alike[same].mean() > 0.9
+    assert alike[same].min() > 0.5
+    assert alike[~same].max() < 0.1
+    assert not vectors[24].any()  # never liked
+    assert np.array_equal(vectors, item_vectors(Sequences.of(lists), 25, rank=8))
+
+
+def test_tiny_catalogues_have_no_vectors() -> None:
+    assert item_vectors(Sequences.of([[0], [1]]), 2).shape == (2, 32)
+    assert not item_vectors(Sequences.of([]), 9).any()

@@ -1,0 +1,152 @@
+"""`train` and `recommend` as people run them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bcd4rec.data.preparing import PrepareConfig, prepare
+from bcd4rec.data.responses import RECSIM
+from bcd4rec.data.schema import Log
+from bcd4rec.policies import bundle
+from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.uniform import Uniform
+from bcd4rec.sim.interest_evolution import InterestEvolution
+from bcd4rec.sim.rollout import RolloutConfig, rollout
+
+QUICK = ["--set", "pretraining=svd", "--set", "behaviour_epochs=1", "--set", "dimension=8", "--set", "encoder=meanpool"]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "bcd4rec.cli", *map(str, arguments)]
+
+
+def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rules = RolloutConfig(exploration=Exploration(kind="epsilon", epsilon=1.0))
+    rollout(InterestEvolution(), Uniform(200), 60, 0, rules).write_parquet(folder / "log.parquet")
+    prepare(Log(folder / "log.parquet"), RECSIM, PrepareConfig(), folder / "dataset")
+    return folder / "dataset"
+
+
+@pytest.fixture(scope="module")
+def policy(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("policy") / "policy"
+    done = run("train", "bcd4rec", dataset, "--out", out, *QUICK, "--set", "updates=40", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["method"] == "bcd4rec"
+    assert found["step"] == 40
+    return out
+
+
+def test_the_bundle_says_what_it_is(policy: Path, dataset: Path) -> None:
+    manifest = json.loads((policy / "manifest.json").read_text())
+    assert manifest["method"] == "bcd4rec"
+    assert manifest["config"]["beta"] == 0.5
+    assert manifest["data"]["content_hash"] == json.loads((dataset / "manifest.json").read_text())["content_hash"]
+    assert manifest["versions"]["torch"]
+    assert "Q̄" in (policy / "training.html").read_text()
+    assert not (policy.parent / "policy.checkpoint").exists()
+
+
+def test_recommend_ranks_items_with_quantiles(policy: Path) -> None:
+    done = run("recommend", policy, "--session", "3,zebra,4", "--top", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["unknown"] == ["zebra"]
+    assert "zebra" in done.stderr
+    values = [one["value"] for one in found["items"]]
+    assert len(values) == 5
+    assert values == sorted(values, reverse=True)
+    assert not {3, 4} & {one["item"] for one in found["items"]}
+    for one in found["items"]:
+        spread = list(one["quantiles"].values())
+        assert spread == sorted(spread)
+        assert spread[0] <= one["value"] <= spread[-1]
+
+
+def test_recommend_takes_candidates_and_empty_sessions(policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("7\n12\n3\n")
+    done = run("recommend", policy, "--session", "3", "--candidates", tmp_path / "some.txt", "--json")
+    assert {one["item"] for one in json.loads(done.stdout)["items"]} == {7, 12}
+    assert len(json.loads(run("recommend", policy, "--json").stdout)["items"]) == 3
+
+
+def test_recommend_agrees_with_the_scores_of_the_policy(policy: Path) -> None:
+    from bcd4rec.data.states import States
+
+    loaded = bundle.load(policy)
+    scores = loaded.policy.scores(States.of([[3, 4]]))[0]
+    scores[[3, 4]] = -np.inf
+    expected = np.argsort(-scores, kind="stable")[:3].tolist()
+    done = run("recommend", policy, "--session", "3,4", "--json")
+    assert [one["item"] for one in json.loads(done.stdout)["items"]] == expected
+
+
+def test_baselines_train_by_the_same_command(dataset: Path, tmp_path: Path) -> None:
+    assert run("train", "popular", dataset, "--out", tmp_path / "popular").returncode == 0
+    found = json.loads(run("recommend", tmp_path / "popular", "--top", "1", "--json").stdout)
+    items = pl.read_parquet(dataset / "items.parquet")
+    assert found["items"][0]["value"] == items["positives"].max()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "nonsense", "DATA", "--out", "OUT"], "Unknown method 'nonsense'"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--set", "betta=1"], "unknown key 'betta'"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta=2"], "beta: found '2'"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta"], "expected key=value"),
+        (["train", "iqn", "DATA/none", "--out", "OUT"], "is not a folder"),
+        (["train", "iqn", "DATA", "--out", "DATA"], "exists already"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--resume"], "nothing to resume"),
+        (["recommend", "DATA"], "is not a policy"),
+        (["recommend", "OUT/none"], "is not a folder"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], words: str, dataset: Path, tmp_path: Path) -> None:
+    places = {"DATA": str(dataset), "OUT": str(tmp_path / "out")}
+    done = run(*(part.replace("DATA", places["DATA"]).replace("OUT", places["OUT"]) for part in arguments))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_keeps_a_checkpoint_and_resume_gives_the_same_bits(dataset: Path, tmp_path: Path) -> None:
+    settings = [*QUICK, "--set", "updates=2000", "--set", "batch_size=64"]
+    arguments = ["train", "iqn", dataset, "--out", tmp_path / "policy", *settings]
+    with subprocess.Popen(
+        command(*arguments, "--tensorboard", tmp_path / "board"), stderr=subprocess.PIPE, text=True
+    ) as process:
+        board = tmp_path / "board"
+        for _ in range(600):  # the first report of the training has been written
+            if board.exists() and any(file.stat().st_size > 300 for file in board.iterdir()):
+                break
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 2, said
+    assert "--resume" in said
+    assert not (tmp_path / "policy").exists()
+    assert run(*arguments, "--resume").returncode == 0
+    assert not (tmp_path / "policy.checkpoint").exists()
+    assert run("train", "iqn", dataset, "--out", tmp_path / "whole", *settings).returncode == 0
+    pair = [(tmp_path / name / "arrays.safetensors").read_bytes() for name in ("policy", "whole")]
+    assert pair[0] == pair[1]
