@@ -101,8 +101,8 @@ def test_arrays_of_any_shape_and_layout_come_back(tmp_path, monkeypatch):
 
 
 def test_a_policy_under_another_kind_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="Uniform is not registered as kind 'popularity'"):
-        bundle.save(Uniform(3), "popularity", vocabulary(3), tmp_path, {})
+    with pytest.raises(ValueError, match="Uniform is not registered as kind 'popular'"):
+        bundle.save(Uniform(3), "popular", vocabulary(3), tmp_path, {})
     assert not list(tmp_path.iterdir())
 
 
@@ -183,7 +183,7 @@ def test_a_manifest_that_was_changed(tmp_path, change):
 def test_an_unknown_kind(saved):
     manifest = json.loads((saved / MANIFEST).read_text())
     (saved / MANIFEST).write_text(json.dumps(manifest | {"policy": "oracle"}))
-    with pytest.raises(InputError, match=r"Unknown kind of policy 'oracle'; known are .*popularity"):
+    with pytest.raises(InputError, match=r"Unknown kind of policy 'oracle'; known are .*popular"):
         bundle.load(saved)
 
 

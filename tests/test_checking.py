@@ -240,6 +240,7 @@ def test_an_item_may_return_later_or_elsewhere(tmp_path: Path) -> None:
     table = rows()
     table[2]["item_id"] = table[0]["item_id"]  # same session, another slate
     table[4]["item_id"] = table[0]["item_id"]  # another session
+    table[7] |= {"item_id": 6, "category": "even"}  # the same slate, another position
     assert report(write(tmp_path / "log.parquet", table)).problems == []
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bcd4rec.data.cooccurrence import incidence, item_vectors
+from bcd4rec.data.cooccurrence import incidence, item_vectors, varimax
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.errors import InputError
 from bcd4rec.policies.diversity import spread
@@ -92,5 +92,21 @@ def test_items_of_one_taste_point_alike() -> None:
 
 
 def test_tiny_catalogues_have_no_vectors() -> None:
-    assert item_vectors(Sequences.of([[0], [1]]), 2).shape == (2, 32)
+    assert not item_vectors(Sequences.of([[0], [1]]), 2).any()
     assert not item_vectors(Sequences.of([]), 9).any()
+
+
+def test_noise_has_no_tastes() -> None:
+    rng = np.random.default_rng(6)
+    lists = [rng.choice(40, 5, replace=False).tolist() for _ in range(1500)]
+    assert item_vectors(Sequences.of(lists), 40).shape[1] <= 3
+
+
+def test_varimax_finds_the_axes_behind_a_rotation() -> None:
+    rng = np.random.default_rng(7)
+    axes = np.zeros((30, 3))
+    axes[np.arange(30), np.arange(30) % 3] = rng.uniform(1, 2, 30)
+    turn, _ = np.linalg.qr(rng.standard_normal((3, 3)))
+    found = varimax(axes @ turn)
+    assert np.allclose(np.sort(np.abs(found), axis=1), np.sort(axes, axis=1), atol=1e-3)
+    assert np.allclose(found @ found.T, axes @ axes.T)

@@ -17,7 +17,7 @@ from bcd4rec.models.q_network import QNetwork, QNetworkConfig
 from bcd4rec.models.srgnn import SRGNN, session_graph
 
 SESSIONS = [[3, 1, 3, 5], [], [2], [4, 4, 4], [0, 1, 2, 3, 4, 5]]
-ITEMS, WIDTH, OUTPUTS = 7, 6, 5
+ITEMS, WIDTH, OUTPUTS = 7, 6, 8
 
 
 def embeddings() -> torch.Tensor:
@@ -49,17 +49,19 @@ class TestEncoder:
     def test_the_empty_session_has_a_learned_state(self, name):
         encoder = self.make(name)
         states = encoder(padded([[], [1], []]), embeddings())
-        assert torch.equal(states[0], encoder.empty)
-        states.sum().backward()
-        assert encoder.empty.grad.tolist() == [2.0] * OUTPUTS
-        assert torch.equal(encoder(padded([[]]), embeddings())[0], encoder.empty)
+        assert torch.equal(states[0], states[2])
+        assert not torch.equal(states[0], states[1])
+        states[0].square().sum().backward()
+        assert any(one.grad is not None and one.grad.abs().sum() > 0 for one in encoder.parameters())
+        torch.testing.assert_close(encoder(padded([[]]), embeddings())[0], states[0])
 
     def test_items_matter_and_gradients_reach_everything(self, name):
         encoder, table = self.make(name), embeddings().requires_grad_()
         states = encoder(padded(SESSIONS), table)
         assert len(torch.unique(states.detach(), dim=0)) == 5
         states.square().sum().backward()
-        assert all(parameter.grad is not None for parameter in encoder.parameters())
+        unused = [key for key, one in encoder.named_parameters() if one.grad is None]
+        assert unused == (["empty"] if encoder.takes_skips else [])
         assert (table.grad[:6].abs().sum(dim=1) > 0).all()
         assert table.grad[6].abs().sum() == 0
 
@@ -153,15 +155,22 @@ def test_network_values_agree_with_each_other(head, state_value):
     assert torch.equal(ranked, values.argsort(dim=1))
 
 
-def test_skips_enter_the_state_where_asked_for():
+def test_pooling_adds_the_sums_of_positives_and_skips_to_the_state():
     torch.manual_seed(7)
-    states = States.of(SESSIONS)
-    skipped = States(states.positives, np.tile(np.array([[2, PAD, PAD]], np.int32), (5, 1)))
-    for use_skips in (False, True):
-        config = QNetworkConfig(head="expected", encoder="meanpool", use_skips=use_skips)
-        network = QNetwork(embeddings().numpy(), config)
-        without, with_skips = network.encode_states(states), network.encode_states(skipped)
-        assert torch.equal(without, with_skips) != use_skips
+    skips = np.array([[2, PAD, PAD], [PAD, PAD, PAD], [1, 1, 6], [0, 3, PAD], [5, PAD, PAD]], np.int32)
+    states = States(States.of(SESSIONS).positives, skips)
+    network = QNetwork(embeddings().numpy(), QNetworkConfig(head="expected", encoder="meanpool", pooling=True))
+    network.gains.data = torch.tensor([0.5, 2.0, -3.0])
+    encoded, table = network.encode_states(states), embeddings()
+    for row, session in enumerate(SESSIONS):
+        plain = 0.5 * network.encoder(padded([session], 10), table)[0]
+        for item in session:
+            plain[:WIDTH] += 2.0 * table[item] / 10
+        for item in skips[row]:
+            plain[:WIDTH] += -3.0 * table[item] / 3 if item != PAD else 0
+        torch.testing.assert_close(encoded[row], plain)
+    without = QNetwork(embeddings().numpy(), QNetworkConfig(head="expected", encoder="meanpool", pooling=False))
+    assert torch.equal(without.encode_states(states), without.encoder(torch.from_numpy(states.positives), table))
 
 
 def test_softmax_loss_equals_a_plain_loop_and_encodes_each_session_once(monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.gru4rec import GRU4RecConfig, Sessions, ranking_losses
-from bcd4rec.baselines.neural import NeuralPolicy, batches, best_of, fit_empty, last_items, trim
+from bcd4rec.baselines.neural import NeuralPolicy, batches, fit_empty, last_items, trim
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.models.next_item import NextItem
@@ -177,15 +177,6 @@ def test_last_items_and_trim():
     assert items.tolist() == [[2, 3, 4], [PAD] * 3, [5, PAD, PAD]]
     assert trim(items[1:]).tolist() == [[PAD], [5]]
     assert last_items(Sequences.of([[]]), 2).tolist() == [[PAD, PAD]]
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=9, max_size=9), min_size=1, max_size=4), k=st.integers(1, 9))
-def test_best_of_keeps_the_tie_rule(rows, k):
-    items, scores = best_of(torch.tensor(rows, dtype=torch.float32), k)
-    for row, found in zip(rows, items.tolist(), strict=True):
-        assert found == sorted(range(9), key=lambda item: (-row[item], item))[:k]
-    assert scores.tolist() == [[row[item] for item in found] for row, found in zip(rows, items, strict=True)]
 
 
 def test_an_empty_session_gets_what_sessions_begin_with():

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 
 from bcd4rec.data.states import PAD, FloatArray
 from bcd4rec.policies import ranking
-from bcd4rec.policies.ranking import Exploration, Slates, exclude, make_slates, top
+from bcd4rec.policies.ranking import Exploration, Slates, exclude, make_slates, top, top_scored
 
 INF = math.inf
 GREEDY = Exploration()
@@ -82,6 +82,39 @@ def test_both_ways_to_find_the_largest_agree(scores, k):
     usable, k = ranking._without_nan(scores), min(k, scores.shape[1])
     one_by_one = ranking._largest_one_by_one(usable.copy(), k)
     np.testing.assert_array_equal(one_by_one, ranking._largest_at_once(usable, k))
+
+
+@settings(deadline=None)
+@given(SCORES, st.integers(1, 30), st.integers(1, 9))
+def test_the_largest_by_blocks_of_any_size(scores, k, size):
+    k = min(k, scores.shape[1])
+    assert ranking._largest_in_blocks(scores, k, size).tolist() == [plain_top(row, k) for row in scores.tolist()]
+
+
+@pytest.mark.parametrize("k", [1, 3, 20, 60])
+def test_large_catalogues_are_ranked_by_blocks(k, monkeypatch):
+    """Ties everywhere, also across blocks; rows of nothing but NaN or −inf; an odd number of columns."""
+    rng = np.random.default_rng(k)
+    scores = rng.integers(0, 5, (6, 2 * ranking.LARGE + 7)).astype(np.float32)
+    scores[1] = rng.normal(size=scores.shape[1])
+    scores[2], scores[3] = np.nan, -np.inf
+    scores[3, [17, scores.shape[1] - 1]] = [1, 2]
+    scores[4, ::3] = np.nan
+    expected = []
+    for row in scores.tolist():
+        usable = [item for item, score in enumerate(row) if score > -INF]
+        best = sorted(usable, key=lambda item: -row[item])[:k]
+        expected.append(best + [PAD] * (k - len(best)))
+    assert top(scores, k).tolist() == expected
+    monkeypatch.setattr(ranking, "LARGE", 10**9)
+    assert top(scores, k).tolist() == expected
+
+
+def test_top_with_scores():
+    items, scores = top_scored(np.array([[1, 3, math.nan, 3], [-INF, -INF, 0, -INF]], np.float32), 3)
+    assert items.tolist() == [[1, 3, 0], [2, PAD, PAD]]
+    assert scores.dtype == np.float32
+    assert scores.tolist() == [[3, 3, 1], [0, -INF, -INF]]
 
 
 @pytest.mark.parametrize("k", [1, 2, ranking.FEW, ranking.FEW + 1, 40])

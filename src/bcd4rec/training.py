@@ -167,7 +167,8 @@ def pretrained_embeddings(config: AgentConfig, dataset: Dataset, seed: int, noti
             negatives=config.negatives,
             notify=lambda loss: notify("item embeddings", loss),
         )
-    return standardise(embeddings, config.embedding_scale)
+    # Axes of taste have their meaning from zero on, so they are neither centred nor scaled.
+    return embeddings if config.pretraining == "tastes" else standardise(embeddings, config.embedding_scale)
 
 
 def _behaviour(

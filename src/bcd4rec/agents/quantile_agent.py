@@ -102,6 +102,7 @@ class QuantileAgent:
         actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
         predicted = self.network.head.quantiles(states, actions, taus)
         loss = quantile_huber(predicted, target, taus, self.config.kappa)
+        self._set_rate(step)
         self._descend(loss, self.optimiser)
         if self.config.target == "polyak":
             _move(self.target, self.network, self.config.polyak)
@@ -147,6 +148,12 @@ class QuantileAgent:
             return midpoints(head.count).expand(size, -1)
         draw = generator(self.seed, "taus", name, step).random((size, head.count), dtype=np.float32)
         return torch.from_numpy(draw)
+
+    def _set_rate(self, step: int) -> None:
+        """Values chase their own targets and never settle at a constant rate, so the rate falls."""
+        left = 1.0 - self.config.decay * step / self.config.updates
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * left
 
     def _descend(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         optimiser.zero_grad(set_to_none=True)

@@ -23,8 +23,8 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
-from bcd4rec.policies import ranking
 from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.ranking import top_scored
 from bcd4rec.seeding import generator, stream_seed
 
 Rows = NDArray[np.int64]
@@ -62,7 +62,8 @@ class NeuralPolicy:
         order = np.argsort((items != PAD).sum(axis=1), kind="stable")
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            best[rows], scores[rows] = best_of(self._encode(items[rows]) @ self.model.embeddings.T, shape[1])
+            every = self._encode(items[rows]) @ self.model.embeddings.T
+            best[rows], scores[rows] = top_scored(every.numpy(), k)
         return best, scores
 
     def _encode(self, items: IntArray) -> Tensor:
@@ -182,16 +183,6 @@ def fit_empty(model: NextItem, sequences: Sequences, steps: int = 100) -> None:
 
     if len(first):
         optimiser.step(loss)  # type: ignore[no-untyped-call]
-
-
-def best_of(scores: Tensor, k: int) -> tuple[IntArray, FloatArray]:
-    """(B, K) the columns of the largest scores (B, A), best first, ties to the lower column; and these scores."""
-    values, columns = (tensor.numpy() for tensor in scores.topk(k, dim=1))
-    items = np.take_along_axis(columns, np.lexsort((columns, -values), axis=1), axis=1).astype(np.int32)
-    bound = torch.from_numpy(values[:, -1:])
-    torn = ((scores >= bound).sum(dim=1) > k).numpy()  # equal scores on both sides of the cut, chosen as it came
-    items[torn] = ranking.top(scores.numpy()[torn], k)
-    return items, np.take_along_axis(scores.numpy(), items, axis=1)
 
 
 def last_items(sequences: Sequences, length: int) -> IntArray:

@@ -1,8 +1,8 @@
-"""Nearest neighbours among whole sessions: SKNN, VSKNN and STAN."""
+"""Nearest neighbours among whole sessions: what SKNN, VSKNN and STAN share."""
 
 import threading
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field
@@ -43,91 +43,12 @@ class NeighbourConfig(Baseline):
         return SessionKNN(self, sequences, n_items)
 
 
-@BASELINES.register("sknn")
-class SKNNConfig(NeighbourConfig):
-    """SKNN (Jannach & Ludewig, RecSys 2017).
-
-    Sessions as sets: sim(s, n) = |s ∩ n| / √(|s|·|n|), and score(i) = Σ sim(s, n) over the neighbours n with i.
-    """
-
-    method: ClassVar[str] = "sknn"
-
-    def position_weights(self, position: Doubles, length: Doubles) -> Doubles:
-        return np.ones_like(position)
-
-    def tables(self, sequences: Sequences, index: Index) -> Weights:
-        return _plain_tables(sequences, index)
-
-
-@BASELINES.register("vsknn")
-class VSKNNConfig(NeighbourConfig):
-    """Vector multiplication SKNN (Ludewig & Jannach, UMUAI 2018).
-
-    The item at position p of the l items so far weighs w = (p/l)² (its last position counts, if it is repeated).
-    sim(s, n) = Σ_{i ∈ s ∩ n} w_i / |s|, and score(i) = Σ_n sim(s, n) · (1 + λ·idf_i) / step, where the newest item
-    that s shares with n was seen `step` steps ago (1 is the last item) and idf_i = ln(sessions / events with i).
-    """
-
-    method: ClassVar[str] = "vsknn"
-    cosine: ClassVar[bool] = False
-    k: int = Field(500, ge=1, description="How many neighbours vote.")
-    sample: int = Field(2500, ge=1, description="How many of the most recent sessions with a shared item are compared.")
-    weighting: Literal["same", "div", "quadratic"] = Field("quadratic", description="w = 1, p/l or (p/l)².")
-    decay: Literal["same", "div", "quadratic"] = Field("div", description="Vote by 1, 1/step or 1/step².")
-    idf: float = Field(5.0, ge=0, description="λ: how much rare items gain; 0 for not at all.")
-
-    _powers: ClassVar[dict[str, int]] = {"same": 0, "div": 1, "quadratic": 2}
-
-    def position_weights(self, position: Doubles, length: Doubles) -> Doubles:
-        return (position / length) ** self._powers[self.weighting]
-
-    def step_weights(self, step: Doubles) -> Doubles:
-        return 1.0 / step ** self._powers[self.decay]
-
-    def tables(self, sequences: Sequences, index: Index) -> Weights:
-        plain = _plain_tables(sequences, index)
-        events = np.maximum(np.bincount(sequences.items, minlength=len(plain.item)), 1)
-        idf = np.maximum(np.log(max(len(sequences), 1) / events), 0.0)  # an item seen twice a session is not worth less
-        return plain._replace(session_norm=np.ones(len(sequences)), item=1.0 + self.idf * idf)
-
-
-@BASELINES.register("stan")
-class STANConfig(NeighbourConfig):
-    """Sequence and time aware neighbourhood (Garg et al., SIGIR 2019).
-
-    The item at position p of the l items so far weighs w = exp((p − l)/λ_spw) (its last position, if repeated).
-    sim(s, n) = Σ_{i ∈ s ∩ n} w_i / (‖w‖·√|n|) · exp(−age_n/λ_snh), and
-    score(i) = Σ_n sim(s, n) · exp(−|pos_n(i) − pos_n(i*)|/λ_inh) with i* the last item of n that is also in s.
-    Sequences carry no clock, so the age of a session is how many have begun since, in days of `sessions_per_day`.
-    """
-
-    method: ClassVar[str] = "stan"
-    k: int = Field(500, ge=1, description="How many neighbours vote.")
-    sample: int = Field(2500, ge=1, description="How many of the most recent sessions with a shared item are compared.")
-    lambda_spw: float = Field(2.5, gt=0, description="Within so many steps an item of the session loses a factor e.")
-    lambda_snh: float = Field(80.0, gt=0, description="Within so many days a session loses a factor e.")
-    lambda_inh: float = Field(5.0, gt=0, description="So many places from the last shared item cost a factor e.")
-    sessions_per_day: float = Field(1000.0, gt=0, description="How many sessions count as a day.")
-
-    def position_weights(self, position: Doubles, length: Doubles) -> Doubles:
-        return np.exp((position - length) / self.lambda_spw)
-
-    def tables(self, sequences: Sequences, index: Index) -> Weights:
-        plain = _plain_tables(sequences, index)
-        days = np.arange(len(sequences), 0.0, -1.0) / self.sessions_per_day
-        gap = np.exp(-np.arange(float(len(plain.gap))) / self.lambda_inh)
-        return plain._replace(recency=np.exp(-days / self.lambda_snh), gap=gap)
-
-
-def _plain_tables(sequences: Sequences, index: Index) -> Weights:
+def plain_tables(sequences: Sequences, index: Index) -> Weights:
     """Cosine between sets, and nothing else."""
     sessions, n_items = len(sequences), len(index.item_offsets) - 1
     longest = int(sequences.lengths.max(initial=0))
     norm = np.sqrt(np.diff(index.session_offsets).astype(np.float64))
     return Weights(norm, np.ones(sessions), np.ones(n_items), np.ones(max(longest, 1)))
-
-
-METHODS: dict[str, type[NeighbourConfig]] = {one.method: one for one in (SKNNConfig, VSKNNConfig, STANConfig)}
 
 
 @KINDS.register("session_knn")
@@ -194,7 +115,10 @@ class SessionKNN:
 
     @classmethod
     def restore(cls, settings: dict[str, Any], arrays: Arrays) -> Self:
-        config = METHODS[settings["method"]].parse(settings["config"], "bundle")
+        name = settings["method"]
+        if name not in BASELINES or not issubclass(method := BASELINES[name], NeighbourConfig):
+            raise ValueError(f"{name!r} is no method of nearest neighbours")
+        config = method.parse(settings["config"], "bundle")
         return cls(config, Sequences(arrays["items"], arrays["offsets"]), settings["n_items"])
 
 

@@ -2,18 +2,24 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from bcd4rec.commands._options import Force, Json, Seed, Users
 
 if TYPE_CHECKING:
+    from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.sessions import Tick
     from bcd4rec.experiments.comparison import Comparison
+    from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec demo --out demo/"
 BASELINES = ("popular", "sknn", "stan")  # quick enough to be fitted while somebody watches
+AGENTS = ("dqn", "iqn", "bcd4rec")
+UPDATES = 1200  # about half of what `train` does by default
+AFTER_SKIP: Final = "exclude"
+DIVERSITY = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +35,7 @@ def demo(
 ) -> None:
     """Simulate a log, check it, prepare it, compare policies on fresh users, write report.html."""
     from bcd4rec.artifacts import MANIFEST, atomic_directory, write_json
-    from bcd4rec.commands.evaluate import table
+    from bcd4rec.commands.evaluate import rules_note, table
     from bcd4rec.console import emit_json, progress, say, show
 
     began = time.monotonic()
@@ -42,7 +48,7 @@ def demo(
     if json:
         emit_json({"report": str(report), "policies": results, "seconds": time.monotonic() - began})
     else:
-        show(table(found.evaluations, f"interest evolution, preset paper, {users:,} fresh users"))
+        show(table(found.evaluations, f"{users:,} fresh users. {rules_note(AFTER_SKIP, DIVERSITY)}"))
         say(f"Done in {time.monotonic() - began:.0f} s. The report is in {report}: open it in a browser.")
 
 
@@ -51,28 +57,52 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     from bcd4rec.data import checking, preparing
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.schema import BadLog, Log
+    from bcd4rec.data.transitions import TransitionConfig
     from bcd4rec.experiments import comparison
     from bcd4rec.sim.interest_evolution import InterestEvolution
     from bcd4rec.sim.rollout import RolloutConfig, rollout
 
     environment = InterestEvolution()
     behaviour = comparison.contestant("random", environment, None, seed)
-    rules = RolloutConfig()
+    rules = RolloutConfig(after_skip=AFTER_SKIP, diversity=DIVERSITY)
     say(f"1/4  {users:,} simulated users meet random recommendations …")
-    log = rollout(environment, behaviour.policy, users, seed, behaviour.rules(rules), tick)
+    log = rollout(environment, behaviour.policy, users, seed, behaviour.rules(RolloutConfig()), tick)
     log.write_parquet(folder / "log.parquet")
     say("2/4  checking and preparing their log …")
     written = Log(folder / "log.parquet")
     found = checking.check(written, environment.responses, tick)
     if found.problems:
         raise BadLog(found.problems)
-    preparing.prepare(written, environment.responses, preparing.PrepareConfig(), folder / "dataset", seed, tick=tick)
+    config = preparing.PrepareConfig(transitions=TransitionConfig(history="all"))
+    preparing.prepare(written, environment.responses, config, folder / "dataset", seed, tick=tick)
     dataset = Dataset.load(folder / "dataset")
     say(f"3/4  learning from {dataset.manifest['counts']['impressions']:,} impressions …")
-    names = ["random", *BASELINES, "oracle"]
+    names = ["random", *BASELINES, *_train_agents(folder, dataset, seed, tick), "oracle"]
     contestants = [comparison.contestant(name, environment, dataset, seed) for name in names]
     say(f"4/4  {len(names)} policies meet {users:,} new users …")
-    return comparison.compare(environment, contestants, users, seed, rules, tick=tick)
+    vectors = comparison.slate_vectors(environment, dataset)
+    return comparison.compare(environment, contestants, users, seed, rules, tick=tick, vectors=vectors)
+
+
+def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> list[str]:
+    """The folders of the trained agents."""
+    import torch
+
+    from bcd4rec.experiments.fitting import Watcher, fit
+
+    class Ticks(Watcher):
+        def report(self, trainer: "Trainer", report: "Report") -> None:
+            tick(f"training {method}", report.step / report.updates)
+
+    torch.set_num_threads(1)
+    folders = []
+    for method in AGENTS:
+        tick(f"training {method}", 0.0)
+        path = folder / "policies" / method
+        path.mkdir(parents=True)
+        fit(method, dataset, {"updates": UPDATES}, seed, Ticks()).save(dataset, path)
+        folders.append(str(path))
+    return folders
 
 
 def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
@@ -90,11 +120,17 @@ def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
         "tested on": f"{users:,} new users, the same for all policies",
         "seed": str(seed),
     }
+    folders = [f"policies/{method}" for method in AGENTS]
     commands = [
         f"bcd4rec simulate --env recsim --policy random --users {users} --seed {seed} --logs log.parquet",
         "bcd4rec check log.parquet",
-        f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --seed {seed}",
-        f"bcd4rec evaluate random {' '.join(BASELINES)} oracle --dataset dataset --users {users} --seed {seed}",
+        f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --history all --seed {seed}",
+        *(
+            f"bcd4rec train {method} dataset --out policies/{method} --set updates={UPDATES} --seed {seed}"
+            for method in AGENTS
+        ),
+        f"bcd4rec evaluate random {' '.join([*BASELINES, *folders])} oracle --dataset dataset --users {users} "
+        f"--after-skip {AFTER_SKIP} --diversity {DIVERSITY} --seed {seed}",
     ]
-    title, note = "From a log to a better policy", rules_note("repeat", 0.0)
+    title, note = "From a log to a better policy", rules_note(AFTER_SKIP, DIVERSITY)
     write_report(path, title, intro, found.evaluations, found.curves, rules, commands, note=note)

@@ -35,21 +35,26 @@ def evaluate(
     behaviour: Annotated[str, typer.Option(help="The policy at the low end of the gap.")] = "random",
     online: Annotated[str, typer.Option(help="The policy at the high end of the gap.")] = "oracle",
     report: Annotated[Path | None, typer.Option(help="Also write one self-contained HTML page here.")] = None,
+    sessions: Annotated[
+        Path | None, typer.Option(help="Also write each session's metrics to Parquet, for `bcd4rec compare`.")
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Compare policies on the same fresh users: target rate, coverage and return with intervals, share of the gap."""
-    from bcd4rec.artifacts import refuse_existing
+    from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.commands._options import make_environment
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.experiments import comparison
+    from bcd4rec.experiments.results import session_table
     from bcd4rec.sim.rollout import RolloutConfig
 
-    if report is not None:
-        refuse_existing(report, force)
+    for path in (report, sessions):
+        if path is not None:
+            refuse_existing(path, force)
     rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
@@ -58,6 +63,9 @@ def evaluate(
     vectors = comparison.slate_vectors(environment, data) if diversity else None
     with progress() as tick:
         found = comparison.compare(environment, contestants, users, seed, rules, behaviour, online, tick, vectors)
+    if sessions is not None:
+        with atomic_file(sessions, force) as path:
+            session_table(found.sessions).write_parquet(path)
     if json:
         shown = {"env": env, "preset": preset, "users": users, "seed": seed} | rules.model_dump(mode="json")
         emit_json(shown | {"policies": [one.to_json() for one in found.evaluations]})

@@ -24,7 +24,7 @@ def prepare(
         str, typer.Option(help="What a state remembers: positives, or all (also recent skips).")
     ] = "positives",
     length: Annotated[int, typer.Option(help="L: how many positive items a state holds.")] = 10,
-    skips: Annotated[int, typer.Option(help="S: how many skipped items a state holds with --history all.")] = 20,
+    skips: Annotated[int, typer.Option(help="S: how many skipped items a state holds with --history all.")] = 40,
     convention: Annotated[
         str, typer.Option(help="Transitions: every shown item (shown), or one per slate (chosen).")
     ] = "shown",

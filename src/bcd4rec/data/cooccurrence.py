@@ -1,15 +1,18 @@
-"""Which items are liked in the same sessions: the leading part of the matrix of co-clicks."""
+"""Which items are liked in the same sessions, as a vector for each item."""
 
 import numpy as np
 import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import FloatArray
 
-SMALL = np.float32(1e-9)
-RANK = 32  # directions of taste that vectors keep
+Doubles = NDArray[np.float64]
+
+RANK = 64  # at most so many directions of taste
+SMALL = 1e-9
+ROTATIONS = 200  # at most so many sweeps of the varimax rotation
 
 
 def incidence(sequences: Sequences, n_items: int) -> sparse.csr_matrix:
@@ -22,33 +25,58 @@ def incidence(sequences: Sequences, n_items: int) -> sparse.csr_matrix:
     return matrix
 
 
-def item_vectors(sequences: Sequences, n_items: int, seed: int = 0, rank: int = RANK) -> FloatArray:
-    """(A, rank) unit vectors; items that are liked together more often than chance would have it point alike.
+def item_vectors(sequences: Sequences, n_items: int, rank: int = RANK) -> FloatArray:
+    """(A, D ≤ rank) unit vectors; items that are liked together more often than chance would have it point alike.
 
-    C is the co-click matrix, each count scaled by the square roots of both items' own counts, less what independence
-    would give. Its singular values from `rank` + 1 on are taken for noise, so the next one is subtracted from those
-    kept. An item without co-clicks has the zero vector.
+    C_ij = (sessions with both − what independence would give) / √(sessions with i · sessions with j), 0 for i = j.
+    A symmetric matrix of pure noise has as much on the negative as on the positive side of its spectrum, so directions
+    count only where their eigenvalue lies above the size of the most negative one. The varimax rotation (Kaiser, 1958)
+    turns them so that each item lies along few axes, which makes an axis a taste. Items without co-clicks are zero.
     """
-    clicks = incidence(sequences, n_items)
-    count = np.asarray(clicks.sum(axis=0)).ravel()
-    scale = 1.0 / np.sqrt(np.maximum(count, 1.0))
-    chance = np.sqrt(count / max(len(sequences), 1))
-
-    def multiply(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        x = x.ravel()
-        together = scale * (clicks.T @ (clicks @ (scale * x)))
-        result: NDArray[np.float64] = together - (count > 0) * x - chance * (chance @ x)
-        return result
-
+    matrix = _above_chance(incidence(sequences, n_items))
     kept = min(rank, n_items - 2)
     if kept < 1 or not len(sequences.items):
-        return np.zeros((n_items, rank), np.float32)
-    operator = LinearOperator((n_items, n_items), matvec=multiply, rmatvec=multiply, dtype=np.float64)
-    start = np.random.default_rng(seed).standard_normal(n_items)
-    vectors, values, _ = svds(operator, kept + 1, v0=start, return_singular_vectors="u")
-    order = np.argsort(-values)
-    strength = np.sqrt(np.maximum(values[order[:kept]] - values[order[kept]], 0.0))
-    result = np.zeros((n_items, rank), np.float32)
-    result[:, :kept] = vectors[:, order[:kept]] * strength
-    norm = np.linalg.norm(result, axis=1, keepdims=True)
-    return np.where(norm > SMALL, result / np.maximum(norm, SMALL), np.float32(0))
+        return np.zeros((n_items, 1), np.float32)
+    start = np.random.default_rng(0).standard_normal(n_items)
+    noise = -float(eigsh(matrix, 1, which="SA", v0=start, return_eigenvectors=False)[0])
+    values, vectors = eigsh(matrix, kept, which="LA", v0=start)
+    real = np.flatnonzero(values > max(noise, SMALL))[::-1]
+    if not len(real):
+        return np.zeros((n_items, 1), np.float32)
+    turned = varimax(vectors[:, real] * np.sqrt(values[real] - SHRINK * noise))
+    turned *= np.where((turned**3).sum(axis=0) < 0, -1.0, 1.0)  # the heavy tail of an axis is its positive side
+    norm = np.linalg.norm(turned, axis=1, keepdims=True)
+    return np.where(norm > SMALL, turned / np.maximum(norm, SMALL), 0.0).astype(np.float32)
+
+
+SHRINK = 0.9  # how much of the noise level is taken off an eigenvalue
+
+
+def _above_chance(clicks: sparse.csr_matrix) -> LinearOperator:
+    sessions, n_items = clicks.shape
+    count = np.asarray(clicks.sum(axis=0)).ravel()
+    scale = 1.0 / np.sqrt(np.maximum(count, 1.0))
+    chance = np.sqrt(count / max(sessions, 1))
+    diagonal = (count > 0) - chance**2
+
+    def multiply(x: Doubles) -> Doubles:
+        x = x.ravel()
+        together = scale * (clicks.T @ (clicks @ (scale * x)))
+        result: Doubles = together - chance * (chance @ x) - diagonal * x
+        return result
+
+    return LinearOperator((n_items, n_items), matvec=multiply, dtype=np.float64)
+
+
+def varimax(loadings: Doubles) -> Doubles:
+    """`loadings` (A, D) turned so that the squares of each column are as unequal as a rotation can make them."""
+    rotation, reached = np.eye(loadings.shape[1]), 0.0
+    for _ in range(ROTATIONS):
+        turned = loadings @ rotation
+        left, values, right = np.linalg.svd(loadings.T @ (turned**3 - turned * (turned**2).mean(axis=0)))
+        rotation = left @ right
+        if values.sum() < reached * (1 + 1e-8):
+            break
+        reached = values.sum()
+    result: Doubles = loadings @ rotation
+    return result

@@ -26,7 +26,7 @@ class TransitionConfig(Config):
     """A state holds the last positive items; `all`: also the last skipped items."""
     length: int = Field(default=HISTORY, ge=1, le=1000)
     """L: how many positive items a state holds."""
-    skips: int = Field(default=20, ge=1, le=1000)
+    skips: int = Field(default=40, ge=1, le=1000)
     """S: how many skipped items a state holds when the history is `all`."""
     convention: Literal["shown", "chosen"] = "shown"
     """`shown`: every shown item is a transition. `chosen`: one per step, the first positive item or a random skip."""

@@ -12,7 +12,7 @@ import numpy as np
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, FloatArray, IntArray, States
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import top
+from bcd4rec.policies.ranking import top_scored
 from bcd4rec.seeding import generator
 
 MISSED = 0  # the rank of a target that is not in its list
@@ -72,9 +72,7 @@ def top_lists(policy: Policy, sessions: Sequences, k: int, batch: int = 256) -> 
     shape = (len(sessions), min(k, policy.n_items))
     items, scores = np.empty(shape, np.int32), np.empty(shape, np.float32)
     for rows, states in _states(sessions, batch):
-        every = policy.scores(states)
-        items[rows] = top(every, k)
-        scores[rows] = np.take_along_axis(every, items[rows], axis=1)
+        items[rows], scores[rows] = top_scored(policy.scores(states), k)
     return items, scores
 
 

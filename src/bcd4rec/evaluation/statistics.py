@@ -76,7 +76,7 @@ def resampled_sums(columns: Floats, rng: np.random.Generator, resamples: int = R
     return sums
 
 
-def _percentile(value: float, replicates: Floats, level: float) -> Interval:
+def percentile(value: float, replicates: Floats, level: float) -> Interval:
     """The percentile interval, widened to the value where rounding or a skewed resample leaves it just outside."""
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, min(float(low), value), max(float(high), value))
@@ -110,7 +110,7 @@ def interval(
 ) -> Interval:
     """A ratio over the sessions of a `per_session` table."""
     (replicates,) = _replicates([sessions], ratio, seed, resamples, None)
-    return _percentile(ratio.value(sessions), replicates, level)
+    return percentile(ratio.value(sessions), replicates, level)
 
 
 def difference(
@@ -124,7 +124,7 @@ def difference(
 ) -> Interval:
     """first − second. By default paired when both tables have the same session ids; True insists on it."""
     one, other = _replicates([first, second], ratio, seed, resamples, paired)
-    return _percentile(ratio.value(first) - ratio.value(second), one - other, level)
+    return percentile(ratio.value(first) - ratio.value(second), one - other, level)
 
 
 def gap_interval(
@@ -148,7 +148,7 @@ def gap_interval(
     gap = high - low
     if share is None or np.quantile(gap, (1 - level) / 2) <= 0:
         return None
-    return _percentile(share, 100 * ((one - low)[gap > 0] / gap[gap > 0]), level)
+    return percentile(share, 100 * ((one - low)[gap > 0] / gap[gap > 0]), level)
 
 
 def coverage_interval(log: pl.DataFrame, n_items: int, x: int = 3) -> Interval:

@@ -106,6 +106,7 @@ class Comparison:
 
     evaluations: list[Evaluation]
     curves: dict[str, Curves]
+    sessions: dict[str, pl.DataFrame]  # `per_session` of each policy
 
 
 def compare(
@@ -139,8 +140,7 @@ def compare(
 
         logs[one.name] = rollout(environment, one.policy, users, fresh, one.rules(rules), share, vectors)
     responses, n_items = environment.responses, environment.n_items
-    gap = None
-    if behaviour in logs and online in logs:
-        gap = Gap(per_session(logs[behaviour], responses), per_session(logs[online], responses))
+    sessions = {name: per_session(log, responses) for name, log in logs.items()}
+    gap = Gap(sessions[behaviour], sessions[online]) if behaviour in logs and online in logs else None
     evaluations = [summarise(name, log, responses, n_items, seed, gap) for name, log in logs.items()]
-    return Comparison(evaluations, {name: curves(log, responses, n_items) for name, log in logs.items()})
+    return Comparison(evaluations, {name: curves(log, responses, n_items) for name, log in logs.items()}, sessions)

@@ -15,6 +15,8 @@ class Encoder(nn.Module):
     A subclass takes `(width, outputs)`: the width D of the embeddings and the number of entries of a state.
     """
 
+    takes_skips = False  # whether `forward` wants the skipped items (B, S) as its third argument
+
     def __init__(self, outputs: int):
         super().__init__()
         self.empty = nn.Parameter(torch.randn(outputs) * 0.1)  # the state of a session without positive items

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse.linalg import svds
 
+from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray
 from bcd4rec.models.next_item import Examples, NextItem, fit
 
-Pretraining = Literal["srgnn", "item2vec", "svd", "none"]
+Pretraining = Literal["tastes", "srgnn", "item2vec", "svd", "none"]
 Notify = Callable[[float], None]
 
 
@@ -144,7 +145,9 @@ def pretrain(
     negatives: int = 0,
     notify: Notify = silent,
 ) -> FloatArray:
-    """Embeddings (A, width) by the method called `kind`."""
+    """Embeddings (A, width) by the method called `kind`; `tastes` may need fewer entries."""
+    if kind == "tastes":
+        return item_vectors(sequences, n_items, width)
     if kind == "srgnn":
         return srgnn(sequences, n_items, width, rng, epochs=epochs, negatives=negatives, notify=notify)
     if kind == "item2vec":

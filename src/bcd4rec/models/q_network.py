@@ -30,10 +30,12 @@ class QNetworkConfig(Config):
     head: HeadName = Field(description="expected (one value), fixed (K fixed quantiles) or implicit (any quantile).")
     quantiles: int = Field(default=10, ge=1, description="K: quantiles in a training batch; the expected head has one.")
     cosines: int = Field(default=64, ge=1, description="n: cosines that embed a fraction; implicit head only.")
-    encoder: str = Field(default="bigru", description="How a session becomes a vector: bigru, srgnn, meanpool.")
+    encoder: str = Field(
+        default="tastes", description="How a session becomes a vector: tastes, bigru, srgnn, meanpool."
+    )
     pooling: bool = Field(
-        default=True,
-        description="Add the sums of the positive and of the skipped items' embeddings to the state, each times a number.",
+        default=False,
+        description="Add the sums of the liked and of the skipped items' embeddings to the state, each times a number.",
     )
     state_value: bool = Field(default=True, description="Learn the state's own value apart from the actions'.")
     freeze_embeddings: bool = Field(default=True, description="Keep the pre-trained item embeddings as they are.")
@@ -59,7 +61,8 @@ class QNetwork(nn.Module):
 
     def encode(self, positives: Tensor, skips: Tensor) -> Tensor:
         """(B, D) states of sessions with the last positive items (B, L) and the last skipped items (B, S)."""
-        states: Tensor = self.encoder(positives, self.embeddings)
+        extra = (skips,) if self.encoder.takes_skips else ()
+        states: Tensor = self.encoder(positives, self.embeddings, *extra)
         if self.gains is None:
             return states
         pooled = self.gains[1] * pool(positives, self.embeddings) + self.gains[2] * pool(skips, self.embeddings)

@@ -1,5 +1,6 @@
 """From scores to slates: exclusions, the tie rule, exploration and its exact propensities."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from bcd4rec.errors import InputError
 Doubles = NDArray[np.float64]
 Scores = NDArray[np.floating[Any]]
 
+LARGE = 2000  # from more columns the largest are found by blocks
+SMALL = 16  # unless a block would have no more columns than this
 FEW = 16  # up to so many items of a ranking are found one after the other
 TRIES = 8  # random items are drawn blindly so many times before the available ones are looked up
 
@@ -51,9 +54,35 @@ def top(scores: Scores, k: int) -> IntArray:
 
     K = min(k, A), and rows with fewer usable scores than that end with `PAD`.
     """
+    k = min(k, scores.shape[1])
+    size = 2 * math.isqrt(scores.shape[1] // max(k, 1))
+    if scores.shape[1] > LARGE and size > SMALL:
+        return _largest_in_blocks(scores, k, size)
     usable = _without_nan(scores)
-    k = min(k, usable.shape[1])
     return _largest_one_by_one(usable, k) if k <= FEW else _largest_at_once(usable, k)
+
+
+def top_scored(scores: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
+    """`top`, and the scores (B, K) of these items; −inf beside `PAD`."""
+    items = top(scores, k)
+    found = np.take_along_axis(scores, np.maximum(items, 0), axis=1)
+    return items, np.where(items == PAD, np.float32(-np.inf), found)
+
+
+def _largest_in_blocks(scores: Scores, k: int, size: int) -> IntArray:
+    """For large catalogues: one pass finds the maxima of blocks of columns, then K blocks are looked into.
+
+    The K best items are in the first K blocks by maximum, ties to the lower block: before an item of any other
+    block come the best items of these K, by score or, where scores are equal, by column.
+    """
+    columns = scores.shape[1]
+    maxima = np.fmax.reduceat(scores, np.arange(0, columns, size), axis=1)  # NaN only where a block has nothing else
+    blocks = np.sort(top(maxima, k), axis=1)  # ascending, so that places in `inside` keep the tie rule
+    inside = (blocks[:, :, None] * size + np.arange(size, dtype=np.int32)).reshape(len(scores), -1)
+    exists = np.repeat(blocks != PAD, size, axis=1) & (inside < columns)
+    values = np.take_along_axis(scores, np.where(exists, inside, 0), axis=1)
+    places = top(np.where(exists, values, -np.inf), k)
+    return np.where(places == PAD, PAD, np.take_along_axis(inside, np.maximum(places, 0), axis=1)).astype(np.int32)
 
 
 def _without_nan(scores: Scores) -> Scores:

@@ -10,7 +10,7 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.policies.bundle import KINDS, Arrays
 
 
-@KINDS.register("popularity")
+@KINDS.register("popular")
 class Popularity:
     """One score for each item, whatever the session."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.popularity import Popularity
+from bcd4rec.baselines.popular import Popularity
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.policies.bundle import KINDS
@@ -43,7 +43,7 @@ def test_the_result_is_the_callers_to_change():
 
 def test_save_and_restore():
     policy = fit(6)
-    assert KINDS["popularity"] is Popularity
+    assert KINDS["popular"] is Popularity
     again = Popularity.restore(policy.settings(), policy.arrays())
     assert again.n_items == 6
     np.testing.assert_array_equal(again.scores(States.empty(1)), policy.scores(States.empty(1)))

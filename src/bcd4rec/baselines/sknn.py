@@ -1,0 +1,26 @@
+"""SKNN: sessions with the same items vote."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.baselines.knn_kernels import Doubles, Index, Weights
+from bcd4rec.baselines.session_knn import NeighbourConfig, plain_tables
+from bcd4rec.data.sequences import Sequences
+
+
+@BASELINES.register("sknn")
+class SKNNConfig(NeighbourConfig):
+    """SKNN (Jannach & Ludewig, RecSys 2017).
+
+    Sessions as sets: sim(s, n) = |s ∩ n| / √(|s|·|n|), and score(i) = Σ sim(s, n) over the neighbours n with i.
+    """
+
+    method: ClassVar[str] = "sknn"
+
+    def position_weights(self, position: Doubles, length: Doubles) -> Doubles:
+        return np.ones_like(position)
+
+    def tables(self, sequences: Sequences, index: Index) -> Weights:
+        return plain_tables(sequences, index)

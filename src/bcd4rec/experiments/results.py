@@ -1,0 +1,118 @@
+"""Result files and what is compared in them: one row for each session or test case of each policy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from bcd4rec.errors import InputError
+from bcd4rec.evaluation.statistics import DISCOUNTED_RETURN, RATE, RETURN, Ratio
+from bcd4rec.experiments.sessions import K
+
+SESSION = ["session_id", "policy", "steps", "targets", "return", "discounted_return"]
+CASE = ["case", "target", "rank"]
+EXPECTED = "expected what `bcd4rec benchmark sessions --lists` or `bcd4rec evaluate --sessions` writes"
+
+
+class Results(NamedTuple):
+    """Policies that met the same sessions or test cases. The tables have a `session_id`, for a case its number."""
+
+    unit: str  # session or case
+    ratios: dict[str, Ratio]
+    tables: dict[str, pl.DataFrame]
+
+    def long(self) -> pl.DataFrame:
+        """All tables as one, which `read_results` reads again."""
+        named = [table.insert_column(1, pl.lit(name).alias("policy")) for name, table in self.tables.items()]
+        unit = "session_id" if self.unit == "session" else "case"
+        return pl.concat(named).rename({"session_id": unit})
+
+
+def session_table(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    """The `per_session` tables of policies as one."""
+    return pl.concat([table.select(pl.lit(name).alias("policy"), pl.all()) for name, table in tables.items()]).select(
+        SESSION
+    )
+
+
+def read_results(paths: Sequence[Path]) -> Results:
+    """Files of one kind. A file without a column `policy` holds one policy, named like the file."""
+    frames = {path: _read(path) for path in paths}
+    cases = {path: set(CASE) <= set(frame.columns) for path, frame in frames.items()}
+    if len(set(cases.values())) > 1:
+        odd = next(path for path in paths if cases[path] != cases[paths[0]])
+        raise InputError(f"{paths[0]} and {odd} hold different things, cases and sessions; give files of one kind.")
+    tables: dict[str, pl.DataFrame] = {}
+    for path, frame in frames.items():
+        for name, part in _by_policy(path, frame).items():
+            free = name if name not in tables else f"{path.with_suffix('')}:{name}"
+            tables[free] = _case_table(path, part) if cases[path] else _session_table(path, part)
+    if cases[paths[0]]:
+        _check_targets(tables)
+        gains = {f"p@{K}": Ratio("hit", scale=100.0), f"mrr@{K}": Ratio("reciprocal_rank", scale=100.0)}
+        return Results("case", gains, tables)
+    return Results("session", {"rate": RATE, "return": RETURN, "discounted_return": DISCOUNTED_RETURN}, tables)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; {EXPECTED}.")
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{path} cannot be read ({str(error).splitlines()[0]}); {EXPECTED}.") from None
+    if not (set(CASE) <= set(frame.columns) or set(SESSION) <= set(frame.columns)):
+        raise InputError(f"{path} has the columns {', '.join(frame.columns)}; {EXPECTED}.")
+    if frame.is_empty():
+        raise InputError(f"{path} holds no rows; {EXPECTED}.")
+    return frame
+
+
+def _by_policy(path: Path, frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    if "policy" not in frame.columns:
+        return {path.stem: frame}
+    parts = frame.partition_by("policy", maintain_order=True, as_dict=True, include_key=False)
+    return {str(key[0]): part for key, part in parts.items()}
+
+
+def _numbers(path: Path, frame: pl.DataFrame, names: Sequence[str]) -> None:
+    for name in names:
+        if not frame[name].dtype.is_numeric():
+            raise InputError(f"{path}: column {name!r} holds {frame[name].dtype}, expected numbers.")
+
+
+def _once(path: Path, frame: pl.DataFrame, key: str) -> pl.DataFrame:
+    if frame[key].is_duplicated().any():
+        raise InputError(f"{path}: a {key} appears twice for the same policy; write the file anew.")
+    if frame.drop("target", "rank", strict=False).null_count().sum_horizontal().sum():
+        raise InputError(f"{path} has empty cells; write the file anew.")
+    return frame.sort(key)
+
+
+def _session_table(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    table = frame.select(name for name in SESSION if name != "policy")
+    _numbers(path, table, table.columns[1:])
+    return _once(path, table, "session_id")
+
+
+def _case_table(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    """`session_id`, the target (null for an unknown item), its rank (null where missed) and what that is worth."""
+    _numbers(path, frame, ["case", "rank"])
+    rank = pl.col("rank")
+    return _once(path, frame, "case").select(
+        pl.col("case").alias("session_id"),
+        "target",
+        rank,
+        hit=rank.is_not_null().cast(pl.Float64),
+        reciprocal_rank=(1.0 / rank).fill_null(0.0),
+    )
+
+
+def _check_targets(tables: dict[str, pl.DataFrame]) -> None:
+    """Equally many cases are not enough: they must be the same cases."""
+    first, *others = tables
+    for name in others:
+        one, other = tables[first]["target"], tables[name]["target"]
+        if len(one) == len(other) and not one.equals(other):
+            raise InputError(f"{first} and {name} were asked for different targets; run both on the same data.")
