@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import polars as pl
 import pytest
+import typer
 
 import bcd4rec
 from bcd4rec import cli, commands
@@ -113,11 +114,17 @@ def dataset(log: Path) -> Path:
 # ---- help
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_an_example(command: str) -> None:
-    text = works(command, "--help").stdout
-    assert f"Usage: bcd4rec {command}" in text
-    assert f"Example:  bcd4rec {command}" in text
+def leaves(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words that lead to each command, also inside groups of commands."""
+    inner = getattr(command, "commands", {})
+    yield from (leaf for name, one in inner.items() for leaf in leaves(one, *path, name)) if inner else [path]
+
+
+@pytest.mark.parametrize("path", list(leaves(typer.main.get_command(cli.build()))), ids=" ".join)
+def test_help_shows_an_example(path: tuple[str, ...]) -> None:
+    text = works(*path, "--help").stdout
+    assert f"Usage: bcd4rec {' '.join(path)}" in text
+    assert f"Example:  bcd4rec {' '.join(path)}" in text
     assert "--json" in text
 
 

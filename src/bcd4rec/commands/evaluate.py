@@ -110,6 +110,6 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
 
 def rules_note(after_skip: str, diversity: float) -> str:
     """The rules of a comparison in words, for its table."""
-    after = {"repeat": "the ranking is shown again", "exclude": "its items are left out of the next one"}[after_skip]
-    slate = f", items like those above lose (λ = {diversity:g})" if diversity else ", the best items by score"
-    return f"Slates{slate}; after a skipped slate {after}."
+    after = {"repeat": "the ranking is shown again", "exclude": "its items are left out of the next"}[after_skip]
+    alike = f", items like those above lose (λ = {diversity:g})" if diversity else ""
+    return f"Slates of the best items by score{alike}; after a skipped slate {after}."

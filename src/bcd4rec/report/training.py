@@ -30,7 +30,7 @@ def _values(reports: Sequence[Report], realised: float) -> Section:
     series = {
         "Q̄, greedy action": _curve(reports, lambda one: one.q_bar),
         "mean target": _curve(reports, lambda one: one.target_value),
-        "realised in the log": _curve(reports, lambda one: realised),
+        "realised": _curve(reports, lambda one: realised),
     }
     last = reports[-1]
     figure = Figure(
