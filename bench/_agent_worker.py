@@ -4,7 +4,6 @@ It says `ready`, and then answers each line, a number of updates, with the secon
 input it says how many GiB it has used at most. KIND is `ours` or `plain`.
 """
 
-import json
 import resource
 import sys
 import time

@@ -1,7 +1,7 @@
 """d3rlpy's DiscreteBCQ with an IQN Q-function, as a contestant of `bench.agents`; runs where d3rlpy is installed.
 
-`python _d3rlpy_reference.py LOG ITEMS` speaks the language of `bench._agent_worker`. The encoder is the paper's, written
-with torch's own packed GRU; batches are cut from arrays, which is quicker than d3rlpy's replay buffer.
+`python _d3rlpy_reference.py LOG ITEMS` speaks the language of `bench._agent_worker`. The encoder is the paper's,
+written with torch's own packed GRU; batches are cut from arrays, which is quicker than d3rlpy's replay buffer.
 """
 
 import sys

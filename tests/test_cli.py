@@ -188,7 +188,8 @@ def test_evaluate(dataset: Path) -> None:
 
 
 def test_demo(tmp_path: Path) -> None:
-    found = result("demo", "--out", tmp_path / "demo", "--users", 20)
+    with mock.patch("bcd4rec.commands.demo.UPDATES", 10):  # the way, not the quality of what is learned
+        found = result("demo", "--out", tmp_path / "demo", "--users", 20)
     assert {one["policy"] for one in found["policies"]} >= {"random", "popular", "oracle"}
     page = Path(found["report"]).read_text()
     assert "<html" in page
