@@ -2,7 +2,7 @@
 
 import torch
 
-from bcd4rec.models.tastes import LATE_POSITIVES, LATE_SKIPS, SIZES, Tastes
+from bcd4rec.models.tastes import DIRECTIONS, LATE_POSITIVES, LATE_SKIPS, SIZES, Monotone, Tastes
 
 BATCH, HISTORY, SKIPS, ITEMS, WIDTH = 3, 5, 11, 13, 4
 
@@ -19,10 +19,35 @@ def plain(encoder: Tastes, liked: list[int], skipped: list[int], embeddings: tor
             float(len(liked)),
             float(len(skipped)),
         ]
-        found = encoder.network(torch.tensor([value / size for value, size in zip(inputs, SIZES, strict=True)]))
-        entries.append(found[0])
-        rest.append(found[1:])
-    return torch.cat([torch.stack(entries), torch.stack(rest).mean(dim=0)])
+        scaled = [value / size for value, size in zip(inputs, SIZES, strict=True)]
+        entries.append(monotone(encoder.taste, scaled))
+        rest.append(encoder.rest(torch.tensor(scaled)))
+    return torch.cat([torch.tensor(entries), torch.stack(rest).mean(dim=0)])
+
+
+def monotone(network: Monotone, inputs: list[float]) -> float:
+    def bend(values: list[float]) -> list[float]:
+        half = len(values) // 2
+        return [max(value, 0.0) for value in values[:half]] + [min(value, 0.0) for value in values[half:]]
+
+    def times(value: float, weight: float, direction: float) -> float:
+        return value * (direction * abs(weight) if direction else weight)
+
+    first, second, last = network.first, network.second, network.last
+    hidden = bend(
+        [
+            bias + sum(times(*entry) for entry in zip(inputs, row, DIRECTIONS, strict=True))
+            for row, bias in zip(first.weight.tolist(), first.bias.tolist(), strict=True)
+        ]
+    )
+    hidden = bend(
+        [
+            bias + sum(abs(weight) * value for weight, value in zip(row, hidden, strict=True))
+            for row, bias in zip(second.weight.tolist(), second.bias.tolist(), strict=True)
+        ]
+    )
+    weighted = sum(abs(weight) * value for weight, value in zip(last.weight[0].tolist(), hidden, strict=True))
+    return last.bias.tolist()[0] + weighted
 
 
 def padded(lists: list[list[int]], width: int) -> torch.Tensor:
@@ -38,6 +63,18 @@ def test_equals_a_plain_loop() -> None:
     expected = torch.stack([plain(encoder, *pair, embeddings) for pair in zip(liked, skipped, strict=True)])
     assert found.shape == (BATCH, WIDTH + 2)
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_likes_speak_for_a_taste_and_skips_against_it() -> None:
+    torch.manual_seed(2)
+    network, inputs = Monotone(DIRECTIONS), 2 * torch.randn(500, len(DIRECTIONS))
+    moves = {1.0: set(), -1.0: set(), 0.0: set()}  # type: dict[float, set[float]]
+    for column, direction in enumerate(DIRECTIONS):
+        more = inputs.clone()
+        more[:, column] += 0.5
+        difference = network(more) - network(inputs)
+        moves[direction] |= set(torch.sign(difference[difference.abs() > 1e-6]).tolist())
+    assert moves == {1.0: {1.0}, -1.0: {-1.0}, 0.0: {1.0, -1.0}}
 
 
 def test_axes_may_change_places() -> None:
