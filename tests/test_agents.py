@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
+from bcd4rec.agents import quantile_agent
 from bcd4rec.agents.agent import AGENTS, AgentConfig
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.artifacts import MANIFEST, read_json, write_json
@@ -173,8 +174,11 @@ def test_beta_zero_equals_the_unconstrained_agent_bit_for_bit(name, twin):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_bits_and_checkpoints_resume_to_them(name, tmp_path: Path):
-    mode = "joint" if name == "bcq" else "frozen"
-    config, dataset = tiny(name, updates=50, behaviour=mode, pretraining="item2vec", pretraining_epochs=1), patience()
+    parts = {
+        "behaviour": "joint" if name == "bcq" else "frozen",
+        "encoder": "bigru" if name == "bcd4rec" else "meanpool",
+    }
+    config, dataset = tiny(name, updates=50, pretraining="item2vec", pretraining_epochs=1, **parts), patience()
     whole = trained(config, dataset, seed=3)
     assert same(whole, trained(config, dataset, seed=3))
     assert not same(whole, trained(config, dataset, seed=4))
@@ -249,6 +253,14 @@ def test_each_distinct_state_of_a_batch_is_encoded_once(monkeypatch):
     )
     next(iter(trainer.run()))
     assert seen[0] == 3  # 64 transitions over three states
+
+
+def test_mean_value_does_not_depend_on_how_many_values_are_held_at_once(monkeypatch):
+    agent, ids = Trainer(tiny("iqn"), patience()).agent, np.array([2, 0, 1, 1, 0])
+    best = [float(agent.policy().scores(agent.states[np.array([one])]).max()) for one in ids]
+    for values in (1, 8, 10**6):
+        monkeypatch.setattr(quantile_agent, "VALUES_AT_ONCE", values)
+        assert agent.mean_value(ids) == pytest.approx(np.mean(best), rel=1e-5)
 
 
 def test_reports_say_what_happened():

@@ -96,12 +96,19 @@ class AllowedSets:
 
         `vectors` is (B, D) and `matrix` (A, D); no (B, A) array is made where the sets are small.
         """
+        total = int((self.offsets[rows + 1] - self.offsets[rows]).sum())
+        if len(rows) * len(matrix) <= GATHER_COST * total:
+            return self._dense_argmax(rows, vectors @ matrix.T)
         items, owner = self.gather(rows)
-        if len(rows) * len(matrix) <= GATHER_COST * len(items):
-            values = (vectors @ matrix.T)[owner, items]
-        else:
-            values = (vectors[owner] * matrix[items]).sum(dim=1)
+        values = (vectors[owner] * matrix[items]).sum(dim=1)
         return items[segment_argmax(values, owner, len(rows))]
+
+    def _dense_argmax(self, rows: Tensor, values: Tensor) -> Tensor:
+        """As `argmax`, of values (B, A). Row by row: the sets are long, so a loop in NumPy is quicker than indexing."""
+        items, offsets = self.items.numpy(), self.offsets.numpy()
+        sets = (items[offsets[row] : offsets[row + 1]] for row in rows.tolist())
+        best = [one[row[one].argmax()] for one, row in zip(sets, values.detach().numpy(), strict=True)]
+        return torch.from_numpy(np.array(best, np.int64))
 
 
 def segment_argmax(values: Tensor, owner: Tensor, segments: int) -> Tensor:
@@ -116,7 +123,7 @@ def behaviour_sets(
     model: BehaviourModel, sessions: IntArray, beta: float, form: Form = "relative", limit: int = 0
 ) -> AllowedSets:
     """The allowed sets of `sessions` (n, L) under a frozen M, in chunks whose memory does not grow with A."""
-    chunk = max(1, 2**24 // len(model.embeddings))
+    chunk = min(1024, max(1, 2**24 // len(model.embeddings)))
 
     def log_probabilities(start: int, stop: int) -> Tensor:
         return model.log_probabilities(torch.from_numpy(np.array(sessions[start:stop])))

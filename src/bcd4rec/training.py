@@ -25,7 +25,8 @@ from bcd4rec.seeding import generator
 
 Notify = Callable[[str, float], None]  # what is being trained, and the loss of its last epoch
 SLACK = 1.5  # how far beyond the largest feasible return values may go before training is given up
-VALUE_STATES = 2000  # validation states that Q̄ is taken over
+VALUE_STATES = 2000  # validation states that Q̄ is taken over …
+VALUE_PAIRS = 2**27  # … or fewer, so that a report does not take long where the catalogue is large
 
 
 def silent(stage: str, loss: float) -> None:
@@ -200,7 +201,8 @@ def _validation_states(dataset: Dataset, seed: int) -> NDArray[np.int64]:
     """States of the validation split (of the train split where there is none), as often as they were visited."""
     split = "validation" if (dataset.sessions["split"] == "validation").any() else "train"
     states = dataset.transitions(split).state.astype(np.int64)
-    return generator(seed, "validation").choice(states, min(VALUE_STATES, len(states)), replace=False)
+    count = min(VALUE_STATES, len(states), max(1, VALUE_PAIRS // dataset.n_items))
+    return generator(seed, "validation").choice(states, count, replace=False)
 
 
 def _return_bounds(dataset: Dataset) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from bcd4rec.policies.quantile_policy import QuantilePolicy
 from bcd4rec.seeding import generator, stream_seed
 
 ENCODE_ROWS = 1024  # states encoded at once when many are
+VALUES_AT_ONCE = 2**24  # values of state and item pairs held at once, so that memory does not grow with A
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class QuantileAgent:
         self.target = _twin(self.network)
         self.behaviour = behaviour if config.beta > 0 else None
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(trained, config.learning_rate, weight_decay=config.weight_decay)
+        self.optimiser = torch.optim.AdamW(trained, config.learning_rate, weight_decay=config.weight_decay, fused=True)
         joint = self.behaviour is not None and config.behaviour == "joint"
         self.behaviour_optimiser = (
             torch.optim.Adam(self.behaviour.parameters(), 1e-3) if joint and self.behaviour else None
@@ -96,7 +97,7 @@ class QuantileAgent:
         size = len(batch.state)
         distinct, inverse = np.unique(np.concatenate([batch.state, batch.next_state]), return_inverse=True)
         encoded = self.network.encode_states(self.states[distinct])  # every distinct state once
-        states = encoded[torch.from_numpy(inverse[:size])]
+        states = encoded.index_select(0, torch.from_numpy(inverse[:size]))  # its gradient is quicker than that of []
         target, allowed = self._targets(batch, distinct, inverse[size:], encoded.detach(), step)
         taus = self._taus(size, step, "predicted")
         actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
@@ -178,7 +179,8 @@ class QuantileAgent:
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
         vectors = self._encode(self.network, ids)
-        best = [self.network.mean_values(part).max(dim=1).values for part in torch.split(vectors, ENCODE_ROWS)]
+        rows = min(ENCODE_ROWS, max(1, VALUES_AT_ONCE // len(self.network.embeddings)))
+        best = [self.network.mean_values(part).max(dim=1).values for part in torch.split(vectors, rows)]
         return float(torch.cat(best).mean()) + self.offset
 
     def policy(self) -> QuantilePolicy:

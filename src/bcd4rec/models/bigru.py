@@ -21,7 +21,15 @@ class BiGRU(Encoder):
         self.linear = nn.Linear(2 * units, outputs)
 
     def encode(self, items: Tensor, lengths: Tensor, embeddings: Tensor) -> Tensor:
-        packed = pack_padded_sequence(look_up(items, embeddings), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, hidden = self.gru(packed)  # (2 · layers, B, units); the last two are the top layer's directions
-        states: Tensor = self.linear(torch.cat([hidden[-2], hidden[-1]], dim=1))
+        states: Tensor = self.linear(self._final(look_up(items, embeddings), lengths.cpu()))
         return states
+
+    def _final(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """(B, 2 · units) the final hidden vectors of both directions of the top layer."""
+        if torch.is_grad_enabled() and vectors.device.type == "cpu":
+            from bcd4rec.models.recurrence import final_states  # only training pays for the compiler
+
+            return final_states(self.gru, vectors, lengths)
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+        _, hidden = self.gru(packed)  # (2 · layers, B, units); the last two are the top layer's directions
+        return torch.cat([hidden[-2], hidden[-1]], dim=1)
