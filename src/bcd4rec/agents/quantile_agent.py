@@ -95,10 +95,10 @@ class QuantileAgent:
     def update(self, batch: Batch, step: int) -> Update:
         """One step of Algorithm 1. All randomness comes from the seed and `step`."""
         size = len(batch.state)
-        distinct, inverse = np.unique(np.concatenate([batch.state, batch.next_state]), return_inverse=True)
+        distinct, inverse = np.unique(batch.state, return_inverse=True)
         encoded = self.network.encode_states(self.states[distinct])  # every distinct state once
-        states = encoded.index_select(0, torch.from_numpy(inverse[:size]))  # its gradient is quicker than that of []
-        target, allowed = self._targets(batch, distinct, inverse[size:], encoded.detach(), step)
+        states = encoded.index_select(0, torch.from_numpy(inverse))  # its gradient is quicker than that of []
+        target, allowed = self._targets(batch, distinct, encoded.detach(), step)
         taus = self._taus(size, step, "predicted")
         actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
         predicted = self.network.head.quantiles(states, actions, taus)
@@ -112,17 +112,25 @@ class QuantileAgent:
         return Update(loss.item(), float(target.mean()), allowed)
 
     @torch.no_grad()
-    def _targets(
-        self, batch: Batch, distinct: IntArray, inverse: NDArray[np.int64], encoded: Tensor, step: int
-    ) -> tuple[Tensor, float]:
-        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
-        rows, back = np.unique(inverse, return_inverse=True)  # distinct next states, as rows of `encoded`
-        ids = distinct[rows]
-        best, allowed = self._best_actions(ids, self.network.preferences(encoded[torch.from_numpy(rows)]))
+    def _targets(self, batch: Batch, known: IntArray, encoded: Tensor, step: int) -> tuple[Tensor, float]:
+        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action.
+
+        The states `known` have just been encoded.
+        """
+        ids, back = np.unique(batch.next_state, return_inverse=True)
+        best, allowed = self._best_actions(ids, self.network.preferences(self._complete(ids, known, encoded)))
         taus = self._taus(len(ids), step, "target")
         values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
         reward = torch.from_numpy(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
         return reward + torch.from_numpy(batch.discount).unsqueeze(1) * values[torch.from_numpy(back)], allowed
+
+    def _complete(self, ids: IntArray, known: IntArray, encoded: Tensor) -> Tensor:
+        """The encoded states `ids`; those that are not among the `known` ones need no gradient, so they come here."""
+        new = np.setdiff1d(ids, known, assume_unique=True)
+        every = np.concatenate([known, new])
+        order = np.argsort(every)
+        rows = order[np.searchsorted(every, ids, sorter=order)]
+        return torch.cat([encoded, self.network.encode_states(self.states[new])])[torch.from_numpy(rows)]
 
     def _best_actions(self, ids: IntArray, vectors: Tensor) -> tuple[Tensor, float]:
         """For distinct states the best allowed action, and the mean share of the catalogue that is allowed."""
