@@ -101,6 +101,15 @@ def test_which_impression_is_the_buy(tmp_path: Path) -> None:
     assert (once[1, 6], once[2, 6]) == ("buy", "skip")  # bought before it was shown again
 
 
+def test_a_session_across_midnight_stays_in_order(tmp_path: Path) -> None:
+    """It began at 23:59:59: the second query has another eventdate, and is two seconds later all the same."""
+    session = Session(1, 86_399_000, [Query(1, 0, {5: "click"}), Query(2, 2000, {6: "skip", 7: "click"})])
+    assert session.day(0) != session.day(2000)
+    frame, _ = read("diginetica", write_diginetica(tmp_path, diginetica_rows([session])))
+    assert rows(frame) == sorted(diginetica_truth([session]), key=str)
+    assert frame["timestamp"].dt.to_string("%d %H:%M:%S").to_list() == ["01 00:00:00", "01 00:00:02", "01 00:00:02"]
+
+
 def test_options_of_diginetica(tmp_path: Path) -> None:
     lines = diginetica_rows(two_sessions())
     raw = write_diginetica(tmp_path, lines)
