@@ -11,10 +11,10 @@ was skipped.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import embedding_bag, linear, pad
 
 from bcd4rec.data.states import PAD
-from bcd4rec.models.encoder import ENCODERS, Encoder, look_up
+from bcd4rec.models.encoder import ENCODERS, Encoder
 
 LATE_POSITIVES, LATE_SKIPS = 2, 7  # how many of the last items count as lately
 HIDDEN = 32
@@ -78,8 +78,14 @@ def _bend(values: Tensor) -> Tensor:
 
 def _sums(items: Tensor, embeddings: Tensor, late: int) -> tuple[Tensor, Tensor, Tensor]:
     """(B, D) the sum of the items' embeddings, (B, D) the sum over the last `late` of them, (B, 1) their number."""
+    items = pad(items, (0, 1), value=PAD)  # there may be no items at all
     count = (items != PAD).sum(dim=1, keepdim=True)
-    vectors = look_up(items, embeddings)
-    age = count - 1 - torch.arange(items.shape[1])
-    recent = vectors * ((age >= 0) & (age < late)).unsqueeze(-1)
-    return vectors.sum(dim=1), recent.sum(dim=1), count.float()
+    places = count - 1 - torch.arange(min(late, items.shape[1]))
+    recent = items.gather(1, places.clamp(min=0).to(torch.int64)).masked_fill(places < 0, PAD)
+    return _sum(items, embeddings), _sum(recent, embeddings), count.float()
+
+
+def _sum(items: Tensor, embeddings: Tensor) -> Tensor:
+    """(B, D) the sum of the embeddings of `items` (B, n)."""
+    known = items != PAD
+    return embedding_bag(items.clamp(min=0), embeddings, mode="sum", per_sample_weights=known.to(embeddings.dtype))
