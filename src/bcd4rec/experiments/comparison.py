@@ -73,6 +73,11 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None, see
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
 
 
+def default_policy(environment: Environment) -> str:
+    """Who writes the logs of an environment unless somebody is named."""
+    return BEHAVIOUR if isinstance(environment, Logged) else RANDOM
+
+
 def _from_bundle(folder: Path, environment: Environment) -> Contestant:
     loaded = bundle.load(folder)
     name = str(loaded.manifest.get("method", folder.name))

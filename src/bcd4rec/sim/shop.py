@@ -162,8 +162,8 @@ class Shop:
 
     def _ready(self) -> Doubles:
         """(B,) how ready each user is to buy."""
-        lack: Doubles = (1.0 - self.config.readiness) * self.config.patience**self._positives
-        return 1.0 - lack
+        lack = (1.0 - self.config.readiness) * self.config.patience**self._positives
+        return np.asarray(1.0 - lack, np.float64)
 
     def _fresh(self, slates: IntArray) -> Mask:
         """(B, K) items that this user is shown for the first time."""
