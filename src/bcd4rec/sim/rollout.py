@@ -84,7 +84,9 @@ def rollout(
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
-        kept_out = np.append(gone, skipped, axis=1) if config.after_skip == "exclude" else gone
+        kept_out = gone
+        if config.after_skip == "exclude" and environment.unavailable != "shown":
+            kept_out = np.append(gone, skipped, axis=1)
         slates = _slates(policy, states, kept_out, environment.slate_size, config, luck, vectors)
         items = np.where(alive[:, None], slates.items, PAD)
         outcome = environment.step(items)
