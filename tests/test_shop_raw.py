@@ -201,7 +201,19 @@ def test_outputs_are_not_overwritten(folder: Path, tmp_path: Path) -> None:
         simulate("--env", "recsim", "--raw", tmp_path / "new")
     with pytest.raises(InputError, match="--scale"):
         simulate("--days", 1, "--scale", 0, "--raw", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    with pytest.raises(InputError, match="No session came"):
+        simulate("--days", 1, "--scale", 0.0001, "--raw", tmp_path / "new", "--logs", tmp_path / "new.parquet")
+    assert [one.name for one in tmp_path.iterdir()] == ["mine"]
+
+
+def test_logs_of_users_without_a_clock_open_with_a_click(tmp_path: Path) -> None:
+    said = json.loads(simulate("--users", 40, "--seed", 1, "--logs", tmp_path / "log.parquet", "--json"))
+    log = pl.read_parquet(tmp_path / "log.parquet")
+    assert not checking.check(Log(tmp_path / "log.parquet"), DIGINETICA).problems
+    first = log.filter(pl.col("step") == 0)
+    assert (len(first), set(first["response"]), first["propensity"].null_count()) == (40, {"click"}, 40)
+    assert said["policy"] == "behaviour"
+    assert said["steps"] == len(log) - 40  # one item at a time, and the opening is no recommendation
 
 
 def test_batches_of_users_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
