@@ -18,9 +18,9 @@ ROTATIONS = 200  # at most so many sweeps of the varimax rotation
 def incidence(sequences: Sequences, n_items: int) -> sparse.csr_matrix:
     """(sessions, A) 1 where a session has the item among its positives."""
     matrix = sparse.csr_matrix(
-        (np.ones(len(sequences.items)), sequences.items, sequences.offsets), (len(sequences), n_items)
+        (np.ones(len(sequences.items)), sequences.items, sequences.offsets), (len(sequences), n_items), copy=True
     )
-    matrix.sum_duplicates()
+    matrix.sum_duplicates()  # in place, hence the copy
     matrix.data[:] = 1.0
     return matrix
 
