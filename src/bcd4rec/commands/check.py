@@ -4,7 +4,8 @@ from typing import Any
 
 import typer
 
-from bcd4rec.commands._options import Json, LogPath, Positive, Rewards, Sort, StringIds, Target, TimeUnit
+from bcd4rec.commands._options import Json, Positive, Rewards, Sort, StringIds, Target, TimeUnit
+from bcd4rec.commands._reading import Format, Map, RawLog, RawPath, ResponseRules, Settings
 
 EPILOG = "Example:  bcd4rec check logs.parquet --rewards skip=0,click=1,buy=5"
 
@@ -14,7 +15,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def check(
-    logs: LogPath,
+    logs: RawPath,
+    raw_format: Format = None,
+    columns: Map = None,
+    rules: ResponseRules = None,
+    settings: Settings = None,
     rewards: Rewards = None,
     positive: Positive = None,
     target: Target = None,
@@ -24,28 +29,32 @@ def check(
     json: Json = False,
 ) -> None:
     """Validate an impression log, row by row, and summarise it. Exit code 2 when something is wrong."""
-    from bcd4rec.commands._options import open_log, responses_of
+    from bcd4rec.commands._options import responses_of
+    from bcd4rec.commands._reading import reading_pairs, renamed
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data import checking
 
-    log = open_log(logs, time_unit, string_ids, sort)
-    with progress() as tick:
+    raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
+    with progress() as tick, raw.canonical(raw.reader(), None, False, tick) as (log, reading):
         report = checking.check(log, responses_of(log, rewards, positive, target), tick)
+        problems = [renamed(problem, log.path, logs) for problem in report.problems]
+        report = checking.LogReport(logs, problems, report.summary)
     if json:
-        emit_json(report.to_json())
+        emit_json(report.to_json() | ({"reading": reading} if reading is not None else {}))
     elif report.summary:
-        show(_table(str(logs), report.summary))
+        show(_table(str(logs), report.summary, reading_pairs(reading) if reading is not None else []))
     for problem in report.problems:
         say(f"Error: {problem.sentence}")
     if report.problems:
         raise typer.Exit(2)
 
 
-def _table(path: str, found: dict[str, Any]) -> Any:
+def _table(path: str, found: dict[str, Any], read: list[tuple[str, str]]) -> Any:
     from bcd4rec.console import pairs_table
 
     length, skew = found["session_length"], found["popularity"]
     pairs = [
+        *read,
         ("sessions", f"{found['sessions']:,}"),
         ("items", f"{found['items']:,}" + (f" in {found['categories']:,} categories" if found["categories"] else "")),
         ("impressions", f"{found['impressions']:,} in {found['requests']:,} slates of {found['slate_size']:.1f} items"),

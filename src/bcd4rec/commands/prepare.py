@@ -5,9 +5,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bcd4rec.commands._options import Force, Json, LogPath, Positive, Rewards, Seed, Sort, StringIds, Target, TimeUnit
+from bcd4rec.commands._options import Force, Json, Positive, Rewards, Seed, Sort, StringIds, Target, TimeUnit
+from bcd4rec.commands._reading import Format, Map, RawLog, RawPath, ResponseRules, Settings
 
-EPILOG = "Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4"
+EPILOG = """Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4
+
+Raw logs:  bcd4rec prepare diginetica/ --format diginetica --out dataset/ --set cut=none"""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -15,8 +18,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def prepare(
-    logs: LogPath,
+    logs: RawPath,
     out: Annotated[Path, typer.Option("--out", help="Folder of the data set; it appears when it is complete.")],
+    raw_format: Format = None,
+    columns: Map = None,
+    rules: ResponseRules = None,
+    settings: Settings = None,
+    keep: Annotated[
+        Path | None, typer.Option("--logs", help="With --format: also keep the canonical log as this Parquet file.")
+    ] = None,
     rewards: Rewards = None,
     positive: Positive = None,
     target: Target = None,
@@ -30,8 +40,9 @@ def prepare(
     ] = "shown",
     gamma: Annotated[float, typer.Option(help="γ: the discount.")] = 0.9,
     split: Annotated[
-        Literal["session", "time"], typer.Option(help="Split by session (at random) or by time (see --periods).")
-    ] = "session",
+        Literal["session", "time"] | None,
+        typer.Option(help="Split by session (at random; the default of most formats) or by time (see --periods)."),
+    ] = None,
     test: Annotated[float, typer.Option(help="Share of test sessions, with --split session.")] = 0.0,
     periods: Annotated[
         str | None, typer.Option(help="Days of each period, with --split time, e.g. user=60,train=30,test=30.")
@@ -46,11 +57,15 @@ def prepare(
 ) -> None:
     """Turn an impression log into sessions, states and transitions, in streaming: logs larger than memory work."""
     from bcd4rec.artifacts import refuse_existing
-    from bcd4rec.commands._options import open_log, responses_of
+    from bcd4rec.commands._options import responses_of
     from bcd4rec.config import OPTIONS, parse_numbers
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data import preparing
 
+    raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
+    reader = raw.reader()
+    usual = reader.periods if reader is not None else {}
+    by = split or ("time" if usual else "session")
     values: dict[str, Any] = {
         "transitions": {
             "history": history,
@@ -60,34 +75,53 @@ def prepare(
             "gamma": gamma,
         },
         "split": {
-            "by": split,
+            "by": by,
             "test": test,
-            "periods": parse_numbers(periods, "--periods") if periods else {},
+            "periods": parse_numbers(periods, "--periods") if periods else usual if by == "time" else {},
             "validation": validation,
         },
     }
     config = preparing.PrepareConfig.parse(values, OPTIONS)
     refuse_existing(out, force)
-    log = open_log(logs, time_unit, string_ids, sort)
-    with progress() as tick:
-        manifest = preparing.prepare(log, responses_of(log, rewards, positive, target), config, out, seed, force, tick)
+    if keep is not None:
+        refuse_existing(keep, force)
+    with progress() as tick, raw.canonical(reader, keep, force, tick) as (log, reading):
+        responses = responses_of(log, rewards, positive, target)
+        manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)
+    beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
     if json:
-        emit_json(
-            {"dataset": str(out)}
-            | manifest["counts"]
-            | {"dropped": manifest["dropped"], "content_hash": manifest["content_hash"]}
-        )
+        dropped = {"dropped": manifest["dropped"], "content_hash": manifest["content_hash"]}
+        told = {"reading": reading} | ({"paper": beside} if beside else {}) if reading is not None else {}
+        emit_json({"dataset": str(out)} | manifest["counts"] | dropped | told)
     else:
-        show(_table(str(out), manifest))
+        show(_table(str(out), manifest, beside))
         say(f"The data set is in {out}.")
 
 
-def _table(path: str, manifest: dict[str, Any]) -> Any:
+def beside_the_paper(counts: dict[str, Any], paper: dict[str, int]) -> dict[str, dict[str, int]]:
+    """Our counts and the paper's, by name. The paper's train sessions include what we keep for validation."""
+
+    def of(what: str, *splits: str) -> int:
+        return sum(counts[what].get(split, 0) for split in splits)
+
+    ours = {
+        "train sessions": of("sessions_by_split", "train", "validation"),
+        "train tuples": of("impressions_by_split", "train", "validation"),
+        "test sessions": of("sessions_by_split", "test"),
+        "items": counts["items"],
+        "categories": counts["categories"],
+    }
+    return {name: {"ours": ours[name], "paper": theirs} for name, theirs in paper.items()}
+
+
+def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]]) -> Any:
+    from bcd4rec.commands._reading import reading_pairs
     from bcd4rec.console import pairs_table
 
     counts = manifest["counts"]
     splits = ", ".join(f"{name} {count:,}" for name, count in counts["sessions_by_split"].items())
-    pairs = [
+    pairs = reading_pairs(manifest["reading"]) if "reading" in manifest else []
+    pairs += [
         ("sessions", f"{counts['sessions']:,} ({splits})"),
         ("impressions", f"{counts['impressions']:,}"),
         ("responses", ", ".join(f"{name} {count:,}" for name, count in counts["responses"].items())),
@@ -99,4 +133,7 @@ def _table(path: str, manifest: dict[str, Any]) -> Any:
         ("dropped", ", ".join(f"{count:,} {why}" for why, count in manifest["dropped"].items()) or "nothing"),
         ("content hash", manifest["content_hash"][:16]),
     ]
+    if beside:
+        told = [f"{name} {both['ours']:,} ({both['paper']:,})" for name, both in beside.items()]
+        pairs.append(("beside (the paper's)", ", ".join(told)))
     return pairs_table(path, pairs)

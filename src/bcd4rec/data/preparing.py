@@ -39,8 +39,12 @@ def prepare(
     seed: int = 0,
     force: bool = False,
     tick: Tick = no_tick,
+    reading: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write the data set of `log` to the folder `out` and return its manifest."""
+    """Write the data set of `log` to the folder `out` and return its manifest.
+
+    `reading` is what a reader of a raw format did to make the log; the manifest keeps it.
+    """
     refuse_existing(out, force)
     tick("checking rows", 0.0)
     if problems := row_problems(log, responses):
@@ -67,7 +71,7 @@ def prepare(
             "counts": _counts(sessions, index, counts, len(states)),
             "dropped": dropped,
             "clock": log.clock,
-        }
+        } | ({"reading": reading} if reading is not None else {})
         return write_manifest(folder, manifest)
 
 
@@ -137,11 +141,12 @@ class _TransitionWriter:
 
 
 def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:
-    splits = dict(sessions.group_by("split").len().sort("split").iter_rows())
+    by_split = sessions.group_by("split").agg(pl.len().alias("sessions"), pl.col("rows").sum()).sort("split")
     return {
         "sessions": len(sessions),
-        "sessions_by_split": splits,
+        "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
         "impressions": int(sessions["rows"].sum()),
+        "impressions_by_split": dict(by_split.select("split", "rows").iter_rows()),
         "responses": dict(zip(index.responses.names, counts["by_response"].tolist(), strict=True)),
         "transitions": counts["transitions"],
         "states": states,

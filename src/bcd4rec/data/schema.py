@@ -57,10 +57,10 @@ class BadLog(InputError):  # noqa: N818 (what it is, not that it is an error)
 class Log:
     """All files of one log, typed: ids as Int64 or String, `time` as Int64 microseconds or steps."""
 
-    def __init__(self, path: Path, options: LogOptions | None = None):
+    def __init__(self, path: Path, options: LogOptions | None = None, tables: list[Table] | None = None):
         self.path = path
         self.options = options or LogOptions()
-        self.tables = [open_table(file) for file in log_files(path)]
+        self.tables = [open_table(file) for file in log_files(path)] if tables is None else tables
         for table in self.tables[1:]:
             if table.columns != self.tables[0].columns:
                 raise InputError(
@@ -110,8 +110,9 @@ class Log:
         )
         counts = collect(table, query).row(0, named=True)
         if counts["integers"] and counts["strings"]:
+            where = f"{table.path}, row {counts['row']}, column {table.name(name)}"
             raise InputError(
-                f"{table.path}, row {counts['row']}, column {name}: found {shown(counts['value'])} among integers "
+                f"{where}: found {shown(counts['value'])} among integers "
                 f"({counts['strings']:,} strings, {counts['integers']:,} integers); mend the row, or pass --string-ids "
                 "to read all ids as strings."
             )
@@ -171,8 +172,8 @@ def _iso_format(table: Table) -> str | None:
     return f"%Y-%m-%d{clock}"
 
 
-def row_problems(log: Log, responses: Responses) -> list[Problem]:
-    """What can be seen row by row: nulls, wrong types, unknown responses, impossible propensities."""
+def row_problems(log: Log, responses: Responses | None) -> list[Problem]:
+    """What can be seen row by row: nulls, wrong types, impossible propensities, and responses other than known."""
     problems: list[Problem] = []
     for table in log.tables:
         both = table.frame.select(
@@ -195,12 +196,12 @@ def row_problems(log: Log, responses: Responses) -> list[Problem]:
             if count := found[f"count_{number}"]:
                 what = shown(found[f"value_{number}"])
                 many = f" ({count:,} such rows)" if count > 1 else ""
-                where = f"{table.path}, row {found[f'row_{number}']}, column {column}"
+                where = f"{table.path}, row {found[f'row_{number}']}, column {table.name(column)}"
                 problems.append(Problem(kind, f"{where}: found {what}, expected {expected}{many}.", count))
     return problems
 
 
-def _row_checks(log: Log, responses: Responses) -> list[tuple[str, str, pl.Expr, str]]:
+def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, pl.Expr, str]]:
     """(kind, raw column, expression that is true for bad rows, what was expected)."""
     time = "timestamp" if log.clock else "step"
     checks = [
@@ -217,16 +218,8 @@ def _row_checks(log: Log, responses: Responses) -> list[tuple[str, str, pl.Expr,
         *((name, name, what) for name, what in _NUMBERS.items() if log.has(name) and name != time),
     ):
         checks.append(("type", column, pl.col(typed).is_null() & pl.col(f"raw_{column}").is_not_null(), what))
-    known = list(responses.names)
-    names = ", ".join(known)
-    checks.append(
-        (
-            "unknown response",
-            "response",
-            pl.col("response").is_not_null() & ~pl.col("response").is_in(known),
-            f"one of {names}; give every response a reward with --rewards, e.g. {known[0]}=0,{known[-1]}=4",
-        )
-    )
+    if responses is not None:
+        checks.append(_response_check(list(responses.names)))
     if log.has("propensity"):
         propensity = pl.col("propensity")
         bad = propensity.is_not_null() & (propensity.is_nan() | (propensity <= 0) | (propensity > 1))
@@ -234,6 +227,13 @@ def _row_checks(log: Log, responses: Responses) -> list[tuple[str, str, pl.Expr,
     if log.has("position"):
         checks.append(("position", "position", pl.col("position") < 0, "a place in the slate, counted from 0"))
     return checks
+
+
+def _response_check(known: list[str]) -> tuple[str, str, pl.Expr, str]:
+    unknown = pl.col("response").is_not_null() & ~pl.col("response").is_in(known)
+    example = f"{known[0]}=0,{known[-1]}=4"
+    expected = f"one of {', '.join(known)}; give every response a reward with --rewards, e.g. {example}"
+    return "unknown response", "response", unknown, expected
 
 
 _NUMBERS = {"step": "an integer", "position": "an integer", "propensity": "a number"}

@@ -1,7 +1,8 @@
 """The files of a log as lazy tables: found, opened, and named with the place where they break."""
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,32 @@ COLUMNS = (*IDS, "timestamp", "step", "response", *OPTIONAL)
 PARQUET_MAGIC = b"PAR1"
 ROW = "#row"  # name of the row number while a file is scanned; a log may have a column `row` of its own
 LONGEST_SHOWN = 60  # characters of a bad value that a message repeats
+NOT_TEXT = {  # first bytes of what people take for a CSV file
+    b"\xff\xfe": "UTF-16, not UTF-8; save it as UTF-8",
+    b"\xfe\xff": "UTF-16, not UTF-8; save it as UTF-8",
+    b"\x1f\x8b": "compressed with gzip; unpack it first",
+    b"PK": "a zip archive; unpack it first",
+    b"7z": "a 7z archive; unpack it first",
+    PARQUET_MAGIC: "a Parquet file; name it .parquet",
+}
+TAIL_BYTES = 1 << 16  # enough for the last row of a file
 
 
 @dataclass(frozen=True)
 class Table:
-    """One file of a log: `frame` has `row` (data rows from 1), the canonical columns that exist, and nothing else."""
+    """One file. Of a log: `frame` has `row` (data rows from 1), the canonical columns that exist, and nothing else."""
 
     path: Path
     frame: pl.LazyFrame
     columns: tuple[str, ...]
     text: bool  # CSV: every column is still a string
+    separator: str = ","
+    own_names: Mapping[str, str] = field(default_factory=dict)  # what the file calls its columns, where it differs
+
+    def name(self, column: str) -> str:
+        """A column as the file calls it, for messages."""
+        own = self.own_names.get(column, column)
+        return own if own == column else f"{own} ({column})"
 
 
 def log_files(path: Path) -> list[Path]:
@@ -42,24 +59,47 @@ def log_files(path: Path) -> list[Path]:
 
 
 def open_table(path: Path) -> Table:
-    """Look at the head of a file and scan it lazily."""
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes); expected a Parquet or CSV table with a header.")
-    text = path.suffix == ".csv"
-    frame, names = _scan_csv(path) if text else _scan_parquet(path)
-    columns = tuple(name for name in COLUMNS if name in names)
+    """Look at the head of a canonical log and scan it lazily."""
+    return pick_columns(scan(path), {name: name for name in COLUMNS})
+
+
+def pick_columns(table: Table, own_names: Mapping[str, str]) -> Table:
+    """A table of any columns as one of a log: `own_names` says what the file calls each canonical column."""
+    columns = tuple(name for name in COLUMNS if own_names.get(name) in table.columns)
+    refuse_twice(table, [own_names[name] for name in columns])
     missing = [name for name in (*IDS, "response") if name not in columns]
     if "timestamp" not in columns and "step" not in columns:
         missing.append("timestamp (or step)")
     if missing:
-        found = ", ".join(names) or "none"
-        raise InputError(f"{path}: column {missing[0]} is missing; the columns found are {found}.")
-    table = Table(path, frame.select(pl.col(ROW).alias("row"), *columns), columns, text)
-    if text:
-        collect(table, frame.select(pl.all().count()))  # rows that are too long are only noticed when all is read
-    else:
-        _refuse_types(table)
-    return table
+        found = ", ".join(table.columns) or "none"
+        raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}.")
+    renamed = table.frame.select(pl.col(ROW).alias("row"), *(pl.col(own_names[name]).alias(name) for name in columns))
+    picked = replace(table, frame=renamed, columns=columns, own_names={name: own_names[name] for name in columns})
+    read_through(table)
+    if not table.text:
+        _refuse_types(picked)
+    return picked
+
+
+def scan(path: Path, text: bool | None = None, separator: str = ",") -> Table:
+    """All columns of a file under their own names, and `ROW`; `text` tells CSV from Parquet, or else the suffix does."""
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty (0 bytes); expected a Parquet or CSV table with a header.")
+    text = path.suffix == ".csv" if text is None else text
+    frame, names = _scan_csv(path, separator) if text else _scan_parquet(path)
+    return Table(path, frame, tuple(names), text, separator)
+
+
+def read_through(table: Table) -> None:
+    """Rows of a text file that are too long are only noticed when all of it is read."""
+    if table.text:
+        collect(table, table.frame.select(pl.all().count()))
+
+
+def refuse_twice(table: Table, names: list[str]) -> None:
+    twice = next((name for name in names if table.columns.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{table.path}: the header names column {twice} twice; rename one of them.")
 
 
 def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, list[str]]:
@@ -78,16 +118,40 @@ def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, list[str]]:
         raise InputError(f"{path} cannot be read as Parquet ({reason(error)}); copy or write it again.") from None
 
 
-def _scan_csv(path: Path) -> tuple[pl.LazyFrame, list[str]]:
+def _scan_csv(path: Path, separator: str) -> tuple[pl.LazyFrame, list[str]]:
+    head = first_line(path)
     try:
-        with path.open("rb") as file:
-            names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
+        names = next(csv.reader([head.decode("utf-8-sig")], delimiter=separator), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: the header cannot be read as UTF-8 CSV ({error}); save the file as UTF-8.") from None
-    twice = next((name for name in COLUMNS if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{path}: the header names column {twice} twice; rename one of them.")
-    return pl.scan_csv(path, infer_schema=False, row_index_name=ROW, row_index_offset=1, glob=False), names
+    options: dict[str, Any] = {"separator": separator, "infer_schema": False, "glob": False}
+    return pl.scan_csv(path, row_index_name=ROW, row_index_offset=1, **options), names
+
+
+def first_line(path: Path) -> bytes:
+    """The header of a text file; a file that is no text is refused."""
+    with path.open("rb") as file:
+        head = file.readline()
+    for magic, what in NOT_TEXT.items():
+        if head.startswith(magic):
+            raise InputError(f"{path} is {what}.")
+    return head
+
+
+def refuse_cut_short(table: Table) -> bool:
+    """Refuse a text file whose last row has too few fields: it was not copied to its end.
+
+    Returns whether a line end closes the last row. Without one it may have lost the end of its last field.
+    """
+    with table.path.open("rb") as file:
+        file.seek(max(0, table.path.stat().st_size - TAIL_BYTES))
+        tail = file.read()
+    last = tail.rstrip(b"\r\n").rpartition(b"\n")[2].decode("utf-8", "replace")
+    fields = len(next(csv.reader([last], delimiter=table.separator), []))
+    if fields < len(table.columns):
+        found = f"the last row has {fields} of {len(table.columns)} fields"
+        raise InputError(f"{table.path} seems cut short ({found}); copy or download it again.")
+    return tail.endswith((b"\n", b"\r"))
 
 
 def is_text(dtype: Any) -> bool:
@@ -101,7 +165,7 @@ def _refuse_types(table: Table) -> None:
         if not _usable(name, schema[name]):
             expected = _EXPECTED.get(name, "integers or strings")
             raise InputError(
-                f"{table.path}: column {name} has type {schema[name]}, expected {expected}; cast it before."
+                f"{table.path}: column {table.name(name)} has type {schema[name]}, expected {expected}; cast it before."
             )
 
 
@@ -129,21 +193,22 @@ def collect(table: Table, query: pl.LazyFrame) -> pl.DataFrame:
         return query.collect(engine="streaming")
     except (pl.exceptions.PolarsError, OSError) as error:
         if table.text:
-            place = unreadable_row(table.path) or f"it cannot be read as CSV ({reason(error)})"
+            place = unreadable_row(table.path, table.separator) or f"it cannot be read as CSV ({reason(error)})"
             raise InputError(f"{table.path}: {place}.") from None
         raise InputError(f"{table.path} is damaged ({reason(error)}); copy or write it again.") from None
 
 
-def unreadable_row(path: Path) -> str | None:
+def unreadable_row(path: Path, separator: str = ",") -> str | None:
     """Where a CSV file stops being a table, for the message of a failed scan."""
     row, width = -1, 0  # the header is row 0
+    what = "commas" if separator == "," else repr(separator)
     with path.open("rb") as file:
-        lines = csv.reader((line.decode("utf-8-sig") for line in file), strict=True)
+        lines = csv.reader((line.decode("utf-8-sig") for line in file), delimiter=separator, strict=True)
         try:
             for row, fields in enumerate(lines):
                 width = width or len(fields)
                 if len(fields) > width:
-                    return f"row {row} has {len(fields)} fields, expected {width}; quote fields that contain commas"
+                    return f"row {row} has {len(fields)} fields, expected {width}; quote fields that contain {what}"
         except UnicodeDecodeError:
             return f"row {row + 1} is not UTF-8; save the file as UTF-8"
         except csv.Error as error:

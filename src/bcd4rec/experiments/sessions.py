@@ -10,7 +10,7 @@ import polars as pl
 
 from bcd4rec.artifacts import atomic_file, refuse_existing
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.sequences import Sequences, inner_type, refuse_other_than_lists
 from bcd4rec.data.states import FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.next_item import MISSED, NextItemResult, ranks_of, top_lists
@@ -71,7 +71,7 @@ def read_sessions(data: Path, limit: int | None = None) -> SessionData:
     test = _read(data / "test.parquet", ["prefix", "target"], ["prefix"])
     test = test if limit is None else test.head(limit)
     ids = train["items"].explode().drop_nulls().unique().sort()
-    for name, found in {"prefix": _inner(test["prefix"].dtype), "target": test["target"].dtype}.items():
+    for name, found in {"prefix": inner_type(test["prefix"].dtype), "target": test["target"].dtype}.items():
         if found.is_integer() != ids.dtype.is_integer():
             raise InputError(
                 f"{data / 'test.parquet'}: {name} holds {found}, expected {ids.dtype} as in train.parquet."
@@ -88,23 +88,10 @@ def _read(path: Path, columns: list[str], lists: list[str]) -> pl.DataFrame:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path} cannot be read ({str(error).splitlines()[0]}); {expected}.") from None
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]!r} but {', '.join(frame.columns)}; {expected}.")
+    refuse_other_than_lists(path, frame.schema, columns, lists)
     if frame.is_empty():
         raise InputError(f"{path} holds no rows; {expected} and at least one row.")
-    for name in columns:
-        inner = _inner(frame[name].dtype) if name in lists else frame[name].dtype
-        if not (inner.is_integer() or inner == pl.String):
-            kind = "lists of whole numbers or strings" if name in lists else "whole numbers or strings"
-            raise InputError(f"{path}: column {name!r} holds {frame[name].dtype}, expected {kind}.")
     return frame.select(columns)
-
-
-def _inner(dtype: pl.DataType) -> pl.DataType:
-    """The type inside a list type; Null for anything else."""
-    inner = dtype.inner if isinstance(dtype, pl.List) else pl.Null()
-    return inner if isinstance(inner, pl.DataType) else inner()
 
 
 def _indices(items: pl.Series, ids: pl.Series) -> IntArray:

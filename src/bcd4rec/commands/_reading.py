@@ -1,0 +1,166 @@
+"""Raw logs on the command line: `--format`, its options, and the canonical log that a reader makes of them."""
+
+import contextlib
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bcd4rec.commands._options import open_log
+from bcd4rec.config import parse_pairs, parse_settings
+from bcd4rec.data.schema import BadLog, Log, Problem
+from bcd4rec.errors import InputError
+
+if TYPE_CHECKING:
+    from bcd4rec.data.readers.reader import Reader
+    from bcd4rec.data.sessions import Tick
+
+RawPath = Annotated[
+    Path, typer.Argument(metavar="LOGS", help="A file of impressions or a folder of them; with --format: raw logs.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="Raw format: diginetica, trivago, sequences, csv or parquet. Default: a canonical log."
+    ),
+]
+Map = Annotated[
+    str | None,
+    typer.Option(
+        "--map", help="Your columns, e.g. session=visit_id,item=sku,response=event,time=ts; or a .toml file with them."
+    ),
+]
+ResponseRules = Annotated[
+    str | None,
+    typer.Option("--responses", help="Your response values, e.g. view=skip,order=buy,scroll=drop."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="An option of the format, e.g. --set cut=none; may be repeated.")
+]
+
+
+@dataclass(frozen=True)
+class RawLog:
+    """What the command line says about a raw log; without a format it is a canonical one."""
+
+    path: Path
+    format: str | None
+    map: str | None
+    responses: str | None
+    settings: list[str] | None
+    time_unit: str
+    string_ids: bool
+    sort: bool
+
+    @property
+    def name(self) -> str | None:
+        """The format: as given, or csv or parquet by the file's name where a mapping asks for one of them."""
+        if self.format is not None or (self.map is None and self.responses is None):
+            return self.format
+        suffix = next((file.suffix for file in sorted(self.path.iterdir())), "") if self.path.is_dir() else None
+        return "parquet" if (suffix or self.path.suffix) == ".parquet" else "csv"
+
+    def reader(self) -> "Reader | None":
+        """The reader with its options; None for a canonical log."""
+        if self.name is None:
+            if self.settings:
+                raise InputError("--set changes options of a raw format; name it with --format.")
+            return None
+        from bcd4rec.data.readers.reader import READERS
+
+        kind = READERS[self.name]
+        values: dict[str, Any] = self._mapping() | parse_settings(self.settings)
+        given = {"time_unit": self.time_unit if self.time_unit != "s" else None, "string_ids": self.string_ids or None}
+        for field, value in given.items():
+            if value is not None and field not in kind.model_fields:
+                raise InputError(f"--{field.replace('_', '-')} is not for --format {self.name}, which knows its types.")
+            values |= {field: value} if value is not None else {}
+        return kind.parse(values, f"--format {self.name}")
+
+    def _mapping(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        if self.map is not None:
+            values = _toml(Path(self.map)) if self.map.endswith(".toml") else {"map": parse_pairs(self.map, "--map")}
+        if self.responses is not None:
+            values["responses"] = parse_pairs(self.responses, "--responses")
+        return values
+
+    @contextlib.contextmanager
+    def canonical(
+        self, reader: "Reader | None", keep: Path | None, force: bool, tick: "Tick"
+    ) -> Iterator[tuple[Log, dict[str, Any] | None]]:
+        """The canonical log, and what the reader did. The log of a reader is temporary unless `keep` names a file."""
+        if reader is None:
+            if keep is not None:
+                raise InputError("--logs keeps the log that a reader makes; name a raw format with --format.")
+            yield open_log(self.path, self.time_unit, self.string_ids, self.sort), None
+            return
+        if not self.path.exists():
+            raise InputError(f"{self.path} does not exist; expected raw logs of the format {self.name}.")
+        with tempfile.TemporaryDirectory(prefix="bcd4rec-", dir=_beside(keep)) as spool:
+            log = Path(spool) / "log.parquet"
+            reading = reader.read(self.path, log, Path(spool), tick).to_json()
+            log = _kept(log, keep, force)
+            about = {"format": self.name, "options": reader.model_dump(mode="json")} | reading
+            with _worded(log, self.path if keep is None else keep):
+                yield open_log(log, "s", False, self.sort), about
+
+
+def _beside(keep: Path | None) -> Path | None:
+    """A kept log is made where it will stand, so that it can be moved there at once."""
+    if keep is None:
+        return None
+    keep.absolute().parent.mkdir(parents=True, exist_ok=True)
+    return keep.absolute().parent
+
+
+def _kept(log: Path, keep: Path | None, force: bool) -> Path:
+    from bcd4rec.artifacts import atomic_file
+
+    if keep is None:
+        return log
+    with atomic_file(keep, force) as partial:
+        log.rename(partial)
+    return keep
+
+
+@contextlib.contextmanager
+def _worded(log: Path, name: Path) -> Iterator[None]:
+    """Problems of a temporary log are told by the name of the raw one."""
+    try:
+        yield
+    except BadLog as bad:
+        raise BadLog([renamed(problem, log, name) for problem in bad.problems]) from None
+    except InputError as error:
+        raise InputError(str(error).replace(str(log), str(name))) from None
+
+
+def renamed(problem: Problem, log: Path, name: Path) -> Problem:
+    return Problem(problem.kind, problem.sentence.replace(str(log), str(name)), problem.count)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"--map: {path} does not exist; expected a TOML file with a table [map].") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"--map: {path} is not TOML ({error}).") from None
+
+
+def reading_pairs(reading: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of a table for people."""
+
+    def listed(counts: dict[str, int]) -> str:
+        return ", ".join(f"{count:,} {what}" for what, count in counts.items()) or "nothing"
+
+    pairs = [(f"read as {reading['format']}", listed(reading["read"])), ("kept", listed(reading["kept"]))]
+    pairs += [
+        ("dropped by the reader" if not number else "", f"{count:,} {why}")
+        for number, (why, count) in enumerate(reading["dropped"].items())
+    ]
+    return pairs + [("remark", remark) for remark in reading["remarks"]]
