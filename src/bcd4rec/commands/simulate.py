@@ -8,7 +8,10 @@ import typer
 
 from bcd4rec.commands._options import AfterSkip, DataSet, Diversity, Env, Force, Json, Model, Preset, Seed, Users
 
-EPILOG = "Example:  bcd4rec simulate --env recsim --preset paper --policy random --users 2000 --logs out.parquet"
+EPILOG = (
+    "Example:  bcd4rec simulate --env recsim --preset paper --policy random --users 2000 --logs out.parquet; "
+    "or days of a shop:  bcd4rec simulate --env shop --days 150 --seed 0 --raw raw/"
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,8 +23,12 @@ def simulate(
     preset: Preset = None,
     model: Model = None,
     policy: Annotated[
-        str, typer.Option(help="Who recommends: random, oracle, a baseline such as popular, or a policy's folder.")
-    ] = "random",
+        str | None,
+        typer.Option(
+            help="Who recommends: random, oracle, a baseline such as popular, a policy's folder, or behaviour, who "
+            "writes the shop's logs. Default: behaviour in the shop, elsewhere random."
+        ),
+    ] = None,
     dataset: DataSet = None,
     users: Users = 2000,
     epsilon: Annotated[float, typer.Option(help="ε: share of places filled at random.", min=0.0, max=1.0)] = 0.0,
@@ -31,6 +38,13 @@ def simulate(
     after_skip: AfterSkip = "repeat",
     diversity: Diversity = 0.0,
     logs: Annotated[Path | None, typer.Option(help="Where to write the log (.parquet or .csv).")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Simulate days of traffic, with a clock, instead of --users.")
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Sessions per day in times of the paper's Diginetica data.")] = 1.0,
+    raw: Annotated[
+        Path | None, typer.Option(help="Folder for the six raw files in Diginetica's formats (--env shop, --days).")
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -38,18 +52,24 @@ def simulate(
     """Play a policy against simulated users; write the canonical impression log with exact propensities."""
     from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.commands._options import make_environment
+    from bcd4rec.commands._traffic import simulate_days
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
-    from bcd4rec.experiments.comparison import contestant, slate_vectors
-    from bcd4rec.sim.rollout import RolloutConfig, rollout
+    from bcd4rec.experiments.comparison import contestant, default_policy, slate_vectors
+    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):
             raise InputError(f"--logs: found {logs.name!r}, expected a name that ends in .parquet or .csv.")
         refuse_existing(logs, force)
+    if raw is not None:
+        if env != "shop":
+            raise InputError(f"--raw: found --env {env}, expected --env shop, which has prices and names of items.")
+        refuse_existing(raw, force)
+        days = days or 150
     if epsilon and temperature is not None:
         raise InputError("--epsilon and --temperature are two ways to explore; give one of them.")
     exploration: dict[str, object] = {"kind": "none"}
@@ -58,15 +78,21 @@ def simulate(
     elif temperature is not None:
         exploration = {"kind": "softmax", "temperature": temperature}
     rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "exploration": exploration}, OPTIONS)
+    if days is not None and env == "shop" and preset is None:
+        preset = "pages"  # logs are lists of items, as in the data; policies are tried with one item at a time
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
-    player = contestant(policy, environment, data, seed)
+    player = contestant(policy or default_policy(environment), environment, data, seed)
+    if days is not None:
+        simulate_days(environment, player, rules, days, scale, seed, logs, raw, force, json)
+        return
     vectors = slate_vectors(environment, data) if diversity else None
     with progress() as tick:
         began = time.perf_counter()
         log = rollout(environment, player.policy, users, seed, player.rules(rules), tick, vectors)
         seconds = time.perf_counter() - began
     found = summarise(player.name, log, environment.responses, environment.n_items, seed)
+    log = with_openings(log, environment)
     if logs is not None:
         with atomic_file(logs, force) as partial:
             log.write_csv(partial) if logs.suffix == ".csv" else log.write_parquet(partial)

@@ -23,10 +23,10 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
-from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.environment import Environment, Logged
 from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
 
-RANDOM, ORACLE = "random", "oracle"
+RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
 NO_EXPLORATION = Exploration()
 FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given
 
@@ -49,11 +49,16 @@ class Contestant:
 
 
 def contestant(name: str, environment: Environment, dataset: Dataset | None, seed: int) -> Contestant:
-    """A policy by name (`random`, `oracle`, a baseline, which is fitted now) or by the folder of its bundle."""
+    """A policy by name (`random`, `oracle`, a baseline, which is fitted now) or by the folder of its bundle.
+
+    `behaviour` is the policy that writes the logs of an environment that has one.
+    """
     if name == RANDOM:
         return Contestant(name, Uniform(environment.n_items), Exploration(kind="epsilon", epsilon=1.0))
     if name == ORACLE:
         return Contestant(name, Oracle(environment))
+    if name == BEHAVIOUR and isinstance(environment, Logged):
+        return Contestant(name, environment.behaviour(), Exploration(kind="own"))
     if Path(name).is_dir():
         return _from_bundle(Path(name), environment)
     if name in BASELINES:
@@ -63,8 +68,14 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None, see
             return Contestant(name, method.fit(sequences, environment.n_items, seed))
         learned = method.fit(dataset.sequences("train"), dataset.n_items, seed)
         return Contestant(name, speaking(learned, dataset.vocabulary, catalogue(environment)))
-    known = ", ".join([RANDOM, ORACLE, *BASELINES])
+    own = [BEHAVIOUR] if isinstance(environment, Logged) else []
+    known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
+
+
+def default_policy(environment: Environment) -> str:
+    """Who writes the logs of an environment unless somebody is named."""
+    return BEHAVIOUR if isinstance(environment, Logged) else RANDOM
 
 
 def _from_bundle(folder: Path, environment: Environment) -> Contestant:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from bcd4rec.config import Config
-from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 
 Doubles = NDArray[np.float64]
@@ -32,11 +32,21 @@ class Slates(NamedTuple):
     propensities: FloatArray  # (B, K)
 
 
+@runtime_checkable
+class Drawing(Protocol):
+    """A policy that is random by nature and draws its slates itself."""
+
+    def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
+        """Slates of `k` items for B states, none of them among `gone` (B, E), which is padded with `PAD`."""
+        ...
+
+
 class Exploration(Config):
     """How a slate departs from the ranking, place by place, among the items that are still available."""
 
-    kind: Literal["none", "epsilon", "softmax"] = "none"
-    """`none`: the ranking. `epsilon`: with probability ε a uniformly random item. `softmax`: by exp(score / t)."""
+    kind: Literal["none", "epsilon", "softmax", "own"] = "none"
+    """`none`: the ranking. `epsilon`: with probability ε a uniformly random item. `softmax`: by exp(score / t).
+    `own`: as the policy draws its slates, for policies that do."""
     epsilon: float = Field(default=0.1, ge=0.0, le=1.0)
     """ε of `epsilon`."""
     temperature: float = Field(default=1.0, ge=1e-6)
@@ -125,6 +135,8 @@ def make_slates(
     `regard(scores, rows, items)` may change the scores of `rows` in place once a place of theirs holds `items`.
     """
     places = min(k, scores.shape[1])
+    if exploration.kind == "own":
+        raise InputError("Only a policy that draws its slates itself has exploration of its own.")
     if exploration.kind == "epsilon" or (regard is not None and exploration.kind == "none"):
         epsilon = exploration.epsilon if exploration.kind == "epsilon" else 0.0
         slates = _epsilon_slates(_without_nan(scores), places, epsilon, luck, regard)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
 Unavailable = Literal["clicked", "shown", "nothing"]
@@ -55,6 +56,29 @@ class Environment(Protocol):
 
     def oracle_scores(self) -> FloatArray:
         """(B, A) what a policy that sees into the users would score now, in a fresh array; the upper bound."""
+        ...
+
+
+@runtime_checkable
+class Opening(Protocol):
+    """An environment whose users have looked at something before the first recommendation."""
+
+    def openings(self) -> IntArray:
+        """(B, E) the items that each user clicked before, oldest first, padded with `PAD`; as drawn by `reset`."""
+        ...
+
+
+def openings(environment: Environment, users: int) -> IntArray:
+    """(B, E) what the users clicked before; E = 0 where sessions begin with nothing."""
+    return environment.openings() if isinstance(environment, Opening) else np.full((users, 0), PAD, np.int32)
+
+
+@runtime_checkable
+class Logged(Protocol):
+    """An environment that knows who writes its logs."""
+
+    def behaviour(self) -> Policy:
+        """The behaviour policy, which draws its own slates."""
         ...
 
 

@@ -12,9 +12,9 @@ from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, appe
 from bcd4rec.errors import InputError
 from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import Exploration, exclude, make_slates
+from bcd4rec.policies.ranking import Drawing, Exploration, Slates, exclude, make_slates
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.environment import Environment, openings
 
 AfterSkip = Literal["repeat", "exclude"]
 
@@ -65,6 +65,7 @@ def rollout(
 
     The same seed gives the same users with the same luck, whatever the policy, so that policies are compared on the
     same users. Exploration has a stream of its own. Diverse slates need the `vectors` (A, D) of the items.
+    What the users had looked at before (`openings`) is in the first states and not in the log: see `with_openings`.
     """
     config = config or RolloutConfig()
     if policy.n_items != environment.n_items:
@@ -74,19 +75,17 @@ def rollout(
     environment.reset(users, seed)
     luck = generator(seed, "exploration")
     positive = [environment.responses.code(name) for name in environment.responses.positive]
-    states = States.empty(users, config.length, config.skips)
-    gone = np.full((users, 0), PAD, np.int32)  # (B, E) items that may not be recommended again
+    gone = openings(environment, users)  # (B, E) items that may not be recommended again
+    states = _after(States.empty(users, config.length, config.skips), gone, gone != PAD)
+    if environment.unavailable == "nothing":
+        gone = gone[:, :0]
     skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
     alive = np.ones(users, np.bool_)
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
-        scores = policy.scores(states)
-        exclude(scores, gone)
-        if config.after_skip == "exclude":
-            exclude(scores, skipped)
-        regard = spread(scores, vectors, config.diversity) if config.diversity and vectors is not None else None
-        slates = make_slates(scores, environment.slate_size, config.exploration, luck, regard)
+        kept_out = np.append(gone, skipped, axis=1) if config.after_skip == "exclude" else gone
+        slates = _slates(policy, states, kept_out, environment.slate_size, config, luck, vectors)
         items = np.where(alive[:, None], slates.items, PAD)
         outcome = environment.step(items)
         parts.append(_rows(step, items, slates.propensities, outcome.responses))
@@ -101,6 +100,43 @@ def rollout(
         if not alive.any():
             break
     return _log(pl.concat(parts), environment)
+
+
+def _slates(
+    policy: Policy,
+    states: States,
+    kept_out: IntArray,
+    k: int,
+    config: RolloutConfig,
+    luck: np.random.Generator,
+    vectors: FloatArray | None,
+) -> Slates:
+    if config.exploration.kind == "own":
+        if not isinstance(policy, Drawing) or config.diversity:
+            raise InputError("Exploration of kind 'own' is for policies that draw their slates, without --diversity.")
+        return policy.slates(states, kept_out, k, luck)
+    scores = policy.scores(states)
+    exclude(scores, kept_out)
+    regard = spread(scores, vectors, config.diversity) if config.diversity and vectors is not None else None
+    return make_slates(scores, k, config.exploration, luck, regard)
+
+
+def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
+    """The log of the rollout just played, with what the users had clicked before as step 0 of their sessions.
+
+    Nobody recommended these items, so they have no propensity and do not count in rates; but what reads the log
+    needs them to know the states.
+    """
+    users = int(log["session_id"].max()) + 1 if len(log) else 0  # type: ignore[arg-type]
+    items = openings(environment, users)
+    if not items.shape[1]:
+        return log
+    click = np.full((len(items), items.shape[1]), environment.responses.code("click"), np.int8)
+    opened = _log(_rows(0, items, np.ones(items.shape, np.float32), click), environment)
+    opened = opened.with_columns(propensity=pl.lit(None, pl.Float64))
+    later = pl.col("step") + 1
+    moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"))
+    return pl.concat([opened, moved]).sort("session_id", "step", "position")
 
 
 def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> States:

@@ -1,0 +1,178 @@
+"""The shop's logs in the raw file formats of Diginetica (CIKM Cup 2016), written day by day.
+
+Six files, `;`-separated with a header. Item numbers are those of the environment, so that what is learned from the
+files can be tried on it. A buy is a click, a view and a purchase; a click is a click and a view; every session's
+first query is a search that finds the one item that opens the session.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import polars as pl
+from pydantic import Field
+
+from bcd4rec.config import Config
+from bcd4rec.seeding import generator
+from bcd4rec.sim.shop_catalogue import Catalogue
+from bcd4rec.sim.traffic import Day
+
+QUERIES, CLICKS, VIEWS, PURCHASES = (
+    "train-queries.csv",
+    "train-clicks.csv",
+    "train-item-views.csv",
+    "train-purchases.csv",
+)
+PRODUCTS, CATEGORIES = "products.csv", "product-categories.csv"
+FILES = (QUERIES, CLICKS, VIEWS, PURCHASES, PRODUCTS, CATEGORIES)
+WORDS = 20_000  # different words in product names
+PAGE_LOAD = 400  # milliseconds from a click to the view of its item; less than any time spent on an item that pleases
+
+
+class RawConfig(Config):
+    """What the raw files hold beyond the impressions."""
+
+    anonymous: float = Field(default=0.62, ge=0, le=1, description="Share of sessions without a userId (fitted).")
+    repeated_views: float = Field(
+        default=0.159, ge=0, lt=1, description="Share of views of an item seen before (fitted)."
+    )
+    searched: float = Field(default=0.5, ge=0, le=1, description="Share of queries with a search string (chosen).")
+    withheld: float = Field(
+        default=0.03,
+        ge=0,
+        le=1,
+        description="Share of sessions whose last query is.test: no outcome is written (chosen).",
+    )
+
+
+class RawWriter:
+    """Writes into a folder; a context manager. `counts` says how many rows each file has got."""
+
+    def __init__(self, folder: Path, catalogue: Catalogue, seed: int, config: RawConfig | None = None):
+        self._folder = folder
+        self._catalogue = catalogue
+        self._seed = seed
+        self._config = config or RawConfig()
+        self._names = product_names(catalogue)
+        self._queries = self._orders = 0
+        self._files: dict[str, BinaryIO] = {}
+        self.counts = dict.fromkeys(FILES, 0)
+
+    def __enter__(self) -> Self:
+        self._append(PRODUCTS, products(self._catalogue, self._names))
+        numbered: dict[str, Any] = {"itemId": np.arange(len(self._names)), "categoryId": self._catalogue.categories + 1}
+        self._append(CATEGORIES, pl.DataFrame(numbered))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def write(self, day: Day) -> None:
+        luck = generator(self._seed, "raw", day.number)
+        log = self._numbered(day, luck)
+        self._append(QUERIES, self._query_rows(log, luck))
+        known = log.filter(~pl.col("is.test"))
+        liked = known.filter(pl.col("response") != "skip")
+        self._append(CLICKS, liked.select("queryId", timeframe="answered_from", itemId="item_id"))
+        self._append(VIEWS, self._view_rows(liked, luck))
+        self._append(PURCHASES, self._purchase_rows(liked, luck))
+
+    def _numbered(self, day: Day, luck: np.random.Generator) -> pl.DataFrame:
+        """The day's log with query numbers, users, and which queries are withheld."""
+        sessions = day.log.select(pl.col("session_id").unique(maintain_order=True))
+        users = luck.integers(1, 200_000, len(sessions)).astype(str)
+        anonymous = luck.random(len(sessions)) < self._config.anonymous
+        sessions = sessions.with_columns(
+            userId=pl.Series(np.where(anonymous, "NA", users)),
+            withheld=pl.Series(luck.random(len(sessions)) < self._config.withheld),
+        )
+        first = self._queries + 1
+        log = day.log.with_columns(
+            queryId=pl.col("request_id").rle_id().cast(pl.Int64) + first,
+            eventdate=pl.lit(day.date),
+        ).join(sessions, on="session_id", how="left", maintain_order="left")
+        last = (pl.col("queryId") == pl.col("queryId").max().over("session_id")) & pl.col("withheld")
+        # A click happens when the user turns to the item; `answered` is when the user is done with it.
+        turned = pl.col("answered").shift().over("queryId").fill_null(pl.col("asked")) + 1
+        self._queries += log["queryId"].n_unique()
+        return log.with_columns(last.alias("is.test"), answered_from=turned)
+
+    def _query_rows(self, log: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+        queries = log.group_by("queryId", maintain_order=True).agg(
+            pl.col("session_id", "userId", "eventdate", "is.test").first(),
+            timeframe=pl.col("asked").first(),
+            items=pl.col("item_id").cast(pl.String).str.join(","),
+            category=pl.col("category").mode(maintain_order=True).first(),
+            first_item=pl.col("item_id").first(),
+        )
+        opens = pl.col("queryId") == pl.col("queryId").min().over("session_id")
+        searched = opens | pl.Series(luck.random(len(queries)) < self._config.searched)
+        names = pl.Series(self._names).gather(queries["first_item"])
+        return queries.with_columns(
+            sessionId="session_id",
+            duration=pl.Series(luck.integers(30, 900, len(queries))),
+            words=pl.when(searched).then(names),
+            categoryId=pl.when(searched).then(0).otherwise("category"),
+            test=pl.when("is.test").then(pl.lit("TRUE")).otherwise(pl.lit("FALSE")),
+        ).select(
+            *("queryId", "sessionId", "userId", "timeframe", "duration", "eventdate"),
+            pl.col("words").alias("searchstring.tokens"),
+            *("categoryId", "items"),
+            pl.col("test").alias("is.test"),
+        )
+
+    def _view_rows(self, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+        """A view for each click, and some items looked at once more when the session is through."""
+        share = self._config.repeated_views
+        again = liked.filter(pl.Series(luck.random(len(liked)) < share / (1.0 - share), dtype=pl.Boolean))
+        end = liked.group_by("session_id").agg(end=pl.col("answered").max())
+        later = pl.Series(luck.integers(1_000, 600_000, len(again)))
+        again = again.join(end, on="session_id", how="left", maintain_order="left")
+        times = (
+            liked.with_columns(time=pl.col("answered_from") + PAGE_LOAD),
+            again.with_columns(time=pl.col("end") + later),
+        )
+        columns = {"session_id": "sessionId", "userId": "userId", "item_id": "itemId", "time": "timeframe"}
+        rows = [one.select(*(pl.col(old).alias(new) for old, new in columns.items()), "eventdate") for one in times]
+        return pl.concat(rows).sort("sessionId", "timeframe", maintain_order=True)
+
+    def _purchase_rows(self, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+        """Everything that a session buys is one order, when the session is through."""
+        end = liked.group_by("session_id").agg(end=pl.col("answered").max())
+        bought = liked.filter(pl.col("response") == "buy").join(end, on="session_id", how="left", maintain_order="left")
+        orders = bought["session_id"].rle_id().cast(pl.Int64) + self._orders + 1
+        self._orders += bought["session_id"].n_unique()
+        checkout = pl.Series(luck.integers(600_000, 3_600_000, len(bought)))
+        return bought.with_columns(ordernumber=orders, checkout=checkout).select(
+            pl.col("session_id").alias("sessionId"),
+            "userId",
+            (pl.col("end") + pl.col("checkout").first().over("session_id")).alias("timeframe"),
+            "eventdate",
+            "ordernumber",
+            pl.col("item_id").alias("itemId"),
+        )
+
+    def _append(self, name: str, rows: pl.DataFrame) -> None:
+        new = name not in self._files
+        if new:
+            self._files[name] = (self._folder / name).open("wb")
+        rows.write_csv(self._files[name], separator=";", include_header=new, quote_style="never")
+        self.counts[name] += len(rows)
+
+
+def products(catalogue: Catalogue, names: list[str]) -> pl.DataFrame:
+    """The price is the first axis of taste, in powers of two."""
+    price = np.clip(np.round(9.0 + 1.5 * catalogue.places[:, 0]), 0, 20).astype(np.int64)
+    rows: dict[str, Any] = {"itemId": np.arange(len(names)), "pricelog2": price, "product.name.tokens": names}
+    return pl.DataFrame(rows)
+
+
+def product_names(catalogue: Catalogue) -> list[str]:
+    """Words as numbers: the first is that of the category, the others are the item's own."""
+    luck = generator(0, "raw", "names")  # of the catalogue, not of the users
+    words = luck.integers(len(catalogue.related) + 1, WORDS, (len(catalogue.categories), 4))
+    return [",".join(map(str, [category + 1, *own])) for category, own in zip(catalogue.categories, words, strict=True)]
