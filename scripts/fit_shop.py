@@ -1,10 +1,12 @@
 """Fit the numbers that the synthetic shop needs to a folder of real logs in Diginetica's formats.
 
-    python scripts/fit_shop.py DATA
+    python scripts/fit_shop.py DATA [RAW]
 
 DATA holds `diginetica/train-purchases.csv`, `diginetica/product-categories.csv`, a sample (or all) of the item views as
 `diginetica/sample_train-item-views.csv` and `diginetica_sequences/train.parquet` with a list of items per session.
-A table goes to stderr and one JSON object to stdout; the numbers are the defaults of `bcd4rec.sim.shop_config`.
+RAW is what `bcd4rec simulate --env shop --raw RAW` wrote; the same numbers of it stand beside those of DATA.
+A table goes to stderr and one JSON object to stdout; the numbers are the defaults of `bcd4rec.sim.shop_config`,
+`shop_raw` and `traffic`.
 """
 
 import json
@@ -47,8 +49,23 @@ def lognormal_sigma(counts: Doubles) -> tuple[float, float]:
 
 
 def read(folder: Path) -> Frames:
+    """Real data: a sample of the views with raw ids, and all of them as lists."""
     raw = folder / "diginetica"
-    views = pl.read_csv(raw / "sample_train-item-views.csv", separator=";", null_values="NA")
+    frames = _read(raw, raw / "sample_train-item-views.csv")
+    return frames | {
+        "sequences": pl.read_parquet(folder / "diginetica_sequences" / "train.parquet").select(items=pl.first())
+    }
+
+
+def read_raw(folder: Path) -> Frames:
+    """A raw folder with all views; lists are sessions of two views and more, as in the prepared real ones."""
+    frames = _read(folder, folder / "train-item-views.csv")
+    lists = frames["views"].group_by("session", maintain_order=True).agg(items="item")
+    return frames | {"sequences": lists.select("items").filter(pl.col("items").list.len() > 1)}
+
+
+def _read(raw: Path, views_file: Path) -> Frames:
+    views = pl.read_csv(views_file, separator=";", null_values="NA")
     views.columns = ["session", "user", "item", "timeframe", "day"]
     purchases = pl.read_csv(raw / "train-purchases.csv", separator=";", null_values="NA", infer_schema_length=None)
     purchases.columns = ["session", "user", "timeframe", "day", "order", "item"]
@@ -57,7 +74,6 @@ def read(folder: Path) -> Frames:
     return {
         "views": views.join(categories, on="item", how="left").sort("session", "timeframe"),
         "purchases": purchases.join(categories, on="item", how="left"),
-        "sequences": pl.read_parquet(folder / "diginetica_sequences" / "train.parquet").select(items=pl.first()),
     }
 
 
@@ -125,13 +141,25 @@ def clock(data: Frames) -> dict[str, Any]:
     }
 
 
+def fit(data: Frames) -> dict[str, Any]:
+    return popularity(data) | sessions(data) | clock(data)
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{one:.3f}" for one in value.values())
+    return " ".join(f"{one:.3f}" for one in (value if isinstance(value, list) else [value]))
+
+
 def main() -> None:
-    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+    folders = [Path(name) for name in sys.argv[1:]]
+    if len(folders) not in (1, 2) or not all(folder.is_dir() for folder in folders):
         sys.exit(__doc__)
-    data = read(Path(sys.argv[1]))
-    found = popularity(data) | sessions(data) | clock(data)
-    for name, value in found.items():
-        sys.stderr.write(f"{name:32} {value}\n")
+    found = {"data": fit(read(folders[0]))}
+    if len(folders) == 2:
+        found["raw"] = fit(read_raw(folders[1]))
+    for name in found["data"]:
+        sys.stderr.write(f"{name:32} " + " | ".join(shown(one[name]) for one in found.values()) + "\n")
     sys.stdout.write(json.dumps(found) + "\n")
 
 

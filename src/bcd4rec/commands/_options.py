@@ -52,9 +52,17 @@ def responses_of(log: Log, rewards: str | None, positive: str | None, target: st
     return Responses.from_options(rewards, positive, target)
 
 
-Env = Annotated[str, typer.Option("--env", help="Who plays the user: recsim (the interest-evolution environment).")]
+Env = Annotated[
+    str,
+    typer.Option(
+        "--env", help="Who plays the user: recsim (the interest-evolution environment), shop (a synthetic shop)."
+    ),
+]
 Preset = Annotated[
-    str | None, typer.Option("--preset", help="Preset of the environment; recsim: paper, recsim, literal, single.")
+    str | None,
+    typer.Option(
+        "--preset", help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages."
+    ),
 ]
 Model = Annotated[
     Path | None, typer.Option("--model", help="Folder of a learned user, for environments that need one.")

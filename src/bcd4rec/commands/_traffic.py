@@ -48,6 +48,8 @@ def simulate_days(
             _count(day, counts)
             for write in writers:
                 write(day)
+        if not counts["sessions"]:
+            raise InputError(f"No session came within {days} days at --scale {scale:g}; make one of them larger.")
     seconds = time.perf_counter() - began
     found = about | _found(counts) | {"sessions_per_second": counts["sessions"] / seconds}
     _tell(found, json)

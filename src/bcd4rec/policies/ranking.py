@@ -37,7 +37,7 @@ class Drawing(Protocol):
     """A policy that is random by nature and draws its slates itself."""
 
     def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
-        """Slates of `k` items for B states, none of them among `gone` (B, E), which is padded with `PAD`."""
+        """Slates of `k` items for B states, none of them among `gone` (B, E): no item twice, padded with `PAD`."""
         ...
 
 

@@ -1,16 +1,18 @@
-"""The interest-evolution environment for gymnasium, one user at a time or many at once.
+"""The simulated users for gymnasium: interest evolution one user at a time or many at once, the shop one at a time.
 
-Importing this module registers it:
+Importing this module registers them:
 
     import gymnasium
     import bcd4rec.sim.gym
 
     env = gymnasium.make("bcd4rec/InterestEvolution-v0", preset="paper")
     envs = gymnasium.make_vec("bcd4rec/InterestEvolution-v0", num_envs=2000, preset="paper")
+    env = gymnasium.make("bcd4rec/Shop-v0", preset="single")
 
-The action is a slate of K items, the observation the last 10 clicked items, oldest first, padded on the right with −1,
-and the reward the sum of the rewards of the slate's responses, whose codes are `info["responses"]`. A session ends by
-termination, so nothing may be bootstrapped from its last state.
+The action is a slate of K items, the observation the last 10 items with a positive response, oldest first, padded on
+the right with −1 (in the shop the first is the item that the user has come with), and the reward the sum of the rewards
+of the slate's responses, whose codes are `info["responses"]`. A session ends by termination, so nothing may be
+bootstrapped from its last state.
 """
 
 from typing import Any, ClassVar, NamedTuple, cast
@@ -23,9 +25,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from bcd4rec.data.states import HISTORY, PAD, IntArray, append
+from bcd4rec.sim import shop_config
+from bcd4rec.sim.environment import Environment, openings
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
+from bcd4rec.sim.shop import Shop
 
 ENV_ID = "bcd4rec/InterestEvolution-v0"
+SHOP_ID = "bcd4rec/Shop-v0"
 
 Slates = NDArray[np.int64]
 
@@ -38,13 +44,13 @@ class _Step(NamedTuple):
 
 
 class _Sessions:
-    """The environment of B users together with what they clicked: all that both gymnasium classes share."""
+    """The environment of B users together with what they liked: all that the gymnasium classes share."""
 
-    def __init__(self, preset_name: str, users: int):
-        self.environment = InterestEvolution(preset(preset_name))
+    def __init__(self, environment: Environment, users: int):
+        self.environment = environment
         self.users = users
-        self._rewards = np.array(list(self.environment.responses.rewards.values()))
-        self._click = self.environment.responses.code("click")
+        self._rewards = np.array(list(environment.responses.rewards.values()))
+        self._positive = [environment.responses.code(name) for name in environment.responses.positive]
         self._clicks = np.full((users, HISTORY), PAD, np.int32)
 
     def observation_space(self) -> Space[IntArray]:
@@ -57,25 +63,29 @@ class _Sessions:
         """Fresh users, and their first observations."""
         self.environment.reset(self.users, int(random.integers(2**63)))
         self._clicks = np.full((self.users, HISTORY), PAD, np.int32)
+        before = openings(self.environment, self.users)
+        self._clicks[:, : before.shape[1]] = before
         return self._clicks.copy()
 
     def step(self, slates: Slates) -> _Step:
         shown = np.asarray(slates).astype(np.int32)
         outcome = self.environment.step(shown)
-        rows, places = np.nonzero(outcome.responses == self._click)
-        self._clicks = append(self._clicks, rows.astype(np.int32), shown[rows, places])
+        liked = np.isin(outcome.responses, self._positive)
+        for place in range(shown.shape[1]):  # one after the other, because `append` takes one item for each row
+            rows = np.flatnonzero(liked[:, place]).astype(np.int32)
+            self._clicks = append(self._clicks, rows, shown[rows, place])
         rewards = self._rewards[outcome.responses].sum(axis=1)
         return _Step(self._clicks.copy(), rewards, outcome.ended, outcome.responses)
 
 
-class InterestEvolutionEnv(gymnasium.Env[IntArray, Slates]):
+class _OneUser(gymnasium.Env[IntArray, Slates]):
     """One user after another."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
 
-    def __init__(self, preset: str = "paper", render_mode: str | None = None):
+    def __init__(self, environment: Environment, render_mode: str | None = None):
         self.render_mode = render_mode
-        self._sessions = _Sessions(preset, users=1)
+        self._sessions = _Sessions(environment, users=1)
         self.observation_space = self._sessions.observation_space()
         self.action_space = self._sessions.action_space()
 
@@ -96,6 +106,24 @@ class InterestEvolutionEnv(gymnasium.Env[IntArray, Slates]):
         )
 
 
+class InterestEvolutionEnv(_OneUser):
+    """One user of the interest-evolution environment after another."""
+
+    def __init__(self, preset: str = "paper", render_mode: str | None = None):
+        super().__init__(_interest_evolution(preset), render_mode)
+
+
+class ShopEnv(_OneUser):
+    """One user of the shop after another; sessions differ in length."""
+
+    def __init__(self, preset: str = "single", render_mode: str | None = None):
+        super().__init__(Shop(shop_config.preset(preset)), render_mode)
+
+
+def _interest_evolution(name: str) -> InterestEvolution:
+    return InterestEvolution(preset(name))
+
+
 class InterestEvolutionVectorEnv(VectorEnv[IntArray, Slates, NDArray[Any]]):
     """`num_envs` users at once. All sessions are equally long, so all begin anew in the step after their last."""
 
@@ -107,7 +135,7 @@ class InterestEvolutionVectorEnv(VectorEnv[IntArray, Slates, NDArray[Any]]):
     def __init__(self, num_envs: int = 1, preset: str = "paper", render_mode: str | None = None):
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self._sessions = _Sessions(preset, users=num_envs)
+        self._sessions = _Sessions(_interest_evolution(preset), users=num_envs)
         self._ended = False
         self.single_observation_space = self._sessions.observation_space()
         self.single_action_space = self._sessions.action_space()
@@ -138,3 +166,5 @@ if ENV_ID not in gymnasium.registry:
         entry_point=f"{__name__}:{InterestEvolutionEnv.__name__}",
         vector_entry_point=f"{__name__}:{InterestEvolutionVectorEnv.__name__}",
     )
+if SHOP_ID not in gymnasium.registry:
+    gymnasium.register(SHOP_ID, entry_point=f"{__name__}:{ShopEnv.__name__}")

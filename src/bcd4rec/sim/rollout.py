@@ -84,7 +84,9 @@ def rollout(
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
-        kept_out = np.append(gone, skipped, axis=1) if config.after_skip == "exclude" else gone
+        kept_out = gone
+        if config.after_skip == "exclude" and environment.unavailable != "shown":
+            kept_out = np.append(gone, skipped, axis=1)
         slates = _slates(policy, states, kept_out, environment.slate_size, config, luck, vectors)
         items = np.where(alive[:, None], slates.items, PAD)
         outcome = environment.step(items)
@@ -127,8 +129,7 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     Nobody recommended these items, so they have no propensity and do not count in rates; but what reads the log
     needs them to know the states.
     """
-    users = int(log["session_id"].max()) + 1 if len(log) else 0  # type: ignore[arg-type]
-    items = openings(environment, users)
+    items = openings(environment, users=0)
     if not items.shape[1]:
         return log
     click = np.full((len(items), items.shape[1]), environment.responses.code("click"), np.int8)

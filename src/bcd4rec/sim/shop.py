@@ -16,8 +16,7 @@ A session opens with an item that the user has found by search and clicked: `ope
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from scipy.stats import nbinom
+from scipy.special import gammaln, ndtri
 
 from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
@@ -204,9 +203,10 @@ class Shop:
 def length_law(config: ShopConfig) -> Doubles:
     """(pages,) the chance of 1, 2, … pages: a negative binomial law with the fitted r, cut off, with the given mean."""
     pages = np.arange(config.most_pages)
+    ways = np.exp(gammaln(pages + config.pages_dispersion) - gammaln(pages + 1.0))
 
     def law(success: float) -> Doubles:
-        chances = nbinom.pmf(pages, config.pages_dispersion, success)
+        chances = ways * (1.0 - success) ** pages
         return np.asarray(chances / chances.sum())
 
     low, high = 1e-9, 1.0 - 1e-9

@@ -8,13 +8,16 @@ where `covisits[v]` is what other visitors of v looked at: items of v's category
 they are to v, and items of the related category. Nothing in it knows the user at hand.
 """
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy.sparse import csr_array
 
 from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Slates
 from bcd4rec.sim.shop_catalogue import Catalogue, Doubles
 
@@ -22,10 +25,16 @@ from bcd4rec.sim.shop_catalogue import Catalogue, Doubles
 class BehaviourConfig(Config):
     """How the three parts of the behaviour policy are mixed (calibrated to the paper's buy rate of 4.1 %)."""
 
-    explore: float = Field(default=0.1, ge=0, le=1, description="Share of the places that show just any item.")
+    explore: float = Field(default=0.1, gt=0, le=1, description="Share of the places that show just any item.")
     covisit: float = Field(default=0.3, ge=0, le=1, description="Share of the places that follow what was viewed.")
     blur: float = Field(default=2.0, gt=0, description="How far apart two items may be and still be co-visited.")
     related: float = Field(default=0.12, ge=0, le=1, description="Share of co-visits in the related category (fitted).")
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.explore + self.covisit > 1:
+            raise ValueError("explore and covisit together must not be above 1")
+        return self
 
     @property
     def popular(self) -> float:
@@ -60,7 +69,9 @@ class ShopBehaviour:
         return np.asarray(np.log(weights), np.float32)
 
     def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
-        """Slates of `k` items that are not among `gone` (B, E), each once."""
+        """Slates of `k` items that are not among `gone` (B, E), which holds no item twice."""
+        if gone.shape[1] + k > self.n_items:
+            raise InputError(f"Of {self.n_items} items {gone.shape[1]} were shown; {k} more cannot be drawn.")
         items = np.full((len(states), k), PAD, np.int32)
         propensities = np.ones((len(states), k), np.float32)
         taken = np.concatenate([gone, items], axis=1)

@@ -16,7 +16,7 @@ from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 
 BATCH = 2000  # users played at once, whatever the scale, so that memory does not grow with it
-SHORTEST_GAP, LONGEST_GAP = 1_000, 1_200_000  # milliseconds between two views; the data's longest is 20 minutes
+SHORTEST_DWELL, LONGEST_DWELL = 1_000, 1_200_000  # milliseconds; no two views of the data are further apart
 GLANCE = 300, 2_500  # milliseconds spent on an item that is skipped (chosen)
 FIRST_QUERY = 500, 20_000  # milliseconds from the beginning of a session to its first query (chosen)
 
@@ -36,10 +36,11 @@ class TrafficConfig(Config):
         max_length=7,
         description="How busy Monday to Sunday are, the mean being 1 (fitted).",
     )
-    gap_log_mean: float = Field(
-        default=10.82, description="Mean of the log of the milliseconds between views (fitted)."
+    dwell_log_mean: float = Field(
+        default=10.35,
+        description="Mean log of the milliseconds spent on an item that pleases (calibrated: 10.82 between two views).",
     )
-    gap_log_deviation: float = Field(default=1.22, ge=0, description="Standard deviation of the same (fitted).")
+    dwell_log_deviation: float = Field(default=1.22, ge=0, description="Standard deviation of the same (fitted).")
 
 
 class Day(NamedTuple):
@@ -87,11 +88,11 @@ def clocked(log: pl.DataFrame, today: date, config: TrafficConfig, luck: np.rand
 
     A user looks at the items of a page one after the other: briefly at a skipped one, longer at one that pleases.
     """
-    gaps = np.exp(config.gap_log_mean + config.gap_log_deviation * luck.standard_normal(len(log)))
-    gaps = np.clip(gaps, SHORTEST_GAP, LONGEST_GAP)
+    dwells = np.exp(config.dwell_log_mean + config.dwell_log_deviation * luck.standard_normal(len(log)))
+    dwells = np.clip(dwells, SHORTEST_DWELL, LONGEST_DWELL)
     glances = luck.uniform(*GLANCE, len(log))
     begins = luck.uniform(*FIRST_QUERY, len(log))  # one for each session is used
-    spent = np.where((log["response"] != "skip").to_numpy(), gaps, glances).astype(np.int64)
+    spent = np.where((log["response"] != "skip").to_numpy(), dwells, glances).astype(np.int64)
     timed = log.with_columns(spent=spent, begin=begins.astype(np.int64)).with_columns(
         answered=pl.col("begin").first().over("session_id") + pl.col("spent").cum_sum().over("session_id"),
     )
