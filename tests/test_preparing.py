@@ -243,6 +243,7 @@ def test_transitions_by_hand(tmp_path: Path) -> None:
         "sessions": 2,
         "sessions_by_split": {"train": 2},
         "impressions": 6,
+        "impressions_by_split": {"train": 6},
         "responses": {"skip": 3, "click": 2, "buy": 1},
         "transitions": 6,
         "states": 4,

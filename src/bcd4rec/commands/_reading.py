@@ -91,9 +91,17 @@ class RawLog:
 
     @contextlib.contextmanager
     def canonical(
-        self, reader: "Reader | None", keep: Path | None, force: bool, tick: "Tick"
+        self,
+        reader: "Reader | None",
+        tick: "Tick",
+        keep: Path | None = None,
+        force: bool = False,
+        out: Path | None = None,
     ) -> Iterator[tuple[Log, dict[str, Any] | None]]:
-        """The canonical log, and what the reader did. The log of a reader is temporary unless `keep` names a file."""
+        """The canonical log, and what the reader did. The log of a reader is temporary unless `keep` names a file.
+
+        Temporary files stand beside `keep` or `out`, where there must be room, or else in the system's place.
+        """
         if reader is None:
             if keep is not None:
                 raise InputError("--logs keeps the log that a reader makes; name a raw format with --format.")
@@ -101,7 +109,7 @@ class RawLog:
             return
         if not self.path.exists():
             raise InputError(f"{self.path} does not exist; expected raw logs of the format {self.name}.")
-        with tempfile.TemporaryDirectory(prefix="bcd4rec-", dir=_beside(keep)) as spool:
+        with tempfile.TemporaryDirectory(prefix="bcd4rec-", dir=_beside(keep or out)) as spool:
             log = Path(spool) / "log.parquet"
             reading = reader.read(self.path, log, Path(spool), tick).to_json()
             log = _kept(log, keep, force)
@@ -110,12 +118,12 @@ class RawLog:
                 yield open_log(log, "s", False, self.sort), about
 
 
-def _beside(keep: Path | None) -> Path | None:
-    """A kept log is made where it will stand, so that it can be moved there at once."""
-    if keep is None:
+def _beside(output: Path | None) -> Path | None:
+    """The folder of an output; a kept log is made there, so that it can be moved to its place at once."""
+    if output is None:
         return None
-    keep.absolute().parent.mkdir(parents=True, exist_ok=True)
-    return keep.absolute().parent
+    output.absolute().parent.mkdir(parents=True, exist_ok=True)
+    return output.absolute().parent
 
 
 def _kept(log: Path, keep: Path | None, force: bool) -> Path:

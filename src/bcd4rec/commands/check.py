@@ -35,7 +35,7 @@ def check(
     from bcd4rec.data import checking
 
     raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
-    with progress() as tick, raw.canonical(raw.reader(), None, False, tick) as (log, reading):
+    with progress() as tick, raw.canonical(raw.reader(), tick) as (log, reading):
         report = checking.check(log, responses_of(log, rewards, positive, target), tick)
         problems = [renamed(problem, log.path, logs) for problem in report.problems]
         report = checking.LogReport(logs, problems, report.summary)

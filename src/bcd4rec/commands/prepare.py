@@ -85,7 +85,7 @@ def prepare(
     refuse_existing(out, force)
     if keep is not None:
         refuse_existing(keep, force)
-    with progress() as tick, raw.canonical(reader, keep, force, tick) as (log, reading):
+    with progress() as tick, raw.canonical(reader, tick, keep, force, out) as (log, reading):
         responses = responses_of(log, rewards, positive, target)
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}

@@ -82,7 +82,7 @@ def pick_columns(table: Table, own_names: Mapping[str, str]) -> Table:
 
 
 def scan(path: Path, text: bool | None = None, separator: str = ",") -> Table:
-    """All columns of a file under their own names, and `ROW`; `text` tells CSV from Parquet, or else the suffix does."""
+    """All columns of a file under their own names, and `ROW`; CSV or Parquet as `text` says, else by the suffix."""
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); expected a Parquet or CSV table with a header.")
     text = path.suffix == ".csv" if text is None else text

@@ -15,6 +15,10 @@ from bcd4rec.errors import InputError
 
 CUTS = ("none", "last_touched")
 NO_PLACE = -1
+_WANTED = {
+    "positive": ("touched", "sessions without a positive response"),
+    "bought": ("bought", "sessions without a purchase"),
+}
 
 
 class ListReader(Reader):
@@ -39,12 +43,13 @@ class ListReader(Reader):
         """Cut lists and drop sessions. `rows`: session_id, list, position, clicked, bought, and what is carried on."""
         rows = rows.with_columns((pl.col("clicked") | pl.col("bought")).alias("touched"))
         rows = self._cut(rows, reading)
-        wanted = {"all": pl.lit(True), "positive": pl.col("touched"), "bought": pl.col("bought")}[self.sessions]
-        kept = rows.filter(wanted.any().over("session_id"))
-        why = {"all": "", "positive": "sessions without a positive response", "bought": "sessions without a purchase"}
-        reading.drop(why[self.sessions], rows["session_id"].n_unique() - kept["session_id"].n_unique())
+        if self.sessions != "all":
+            wanted, why = _WANTED[self.sessions]
+            kept = rows.filter(pl.col(wanted).any().over("session_id"))
+            reading.drop(why, rows["session_id"].n_unique() - kept["session_id"].n_unique())
+            rows = kept
         response = pl.when("bought").then(pl.lit("buy")).when("clicked").then(pl.lit("click")).otherwise(pl.lit("skip"))
-        return kept.with_columns(response.alias("response"))
+        return rows.with_columns(response.alias("response"))
 
     def _cut(self, rows: pl.DataFrame, reading: Reading) -> pl.DataFrame:
         if self.cut == "none":
@@ -81,19 +86,23 @@ def chunked(table: Table, columns: list[pl.Expr], keyed: pl.DataFrame, on: str, 
 
 def exploded(rows: pl.DataFrame, separator: str, where: str, reading: Reading) -> pl.DataFrame:
     """One row per item of the text column `items`, with `item_id` and `position`; a repeated item counts once."""
-    lists = pl.col("items").cast(pl.String).str.split(separator)
-    parts = rows.with_columns(lists.alias("item"), pl.int_ranges(lists.list.len()).alias("position")).drop("items")
-    parts = parts.explode("item", "position").with_columns(
-        pl.col("item").str.strip_chars().cast(pl.Int64, strict=False).alias("item_id"),
-        pl.col("position").cast(pl.Int32),
+    rows = rows.with_columns(pl.col("items").cast(pl.String).str.split(separator))
+    length = pl.col("items").list.len()
+    repeats = pl.col("items").list.n_unique() < length  # few do, so the exact comparison runs on those alone
+    parts = rows.with_columns(pl.int_ranges(length, dtype=pl.Int32).alias("position"), repeats.alias("repeats"))
+    parts = parts.explode("items", "position").with_columns(
+        pl.col("items").str.strip_chars().cast(pl.Int64, strict=False).alias("item_id")
     )
     bad = parts.filter(pl.col("item_id").is_null())
     if not bad.is_empty():
         first = bad.row(0, named=True)
-        raise InputError(f"{where}, row {first[ROW]}: found the item {shown(first['item'])}, expected an integer.")
-    once = parts.drop("item").filter(pl.struct("list", "item_id").is_first_distinct())
-    reading.drop("places with an item that the list has above", parts.height - once.height)
-    return once
+        raise InputError(f"{where}, row {first[ROW]}: found the item {shown(first['items'])}, expected an integer.")
+    again = parts.filter("repeats").filter(~pl.struct("list", "item_id").is_first_distinct())
+    reading.drop("places with an item that the list has above", again.height)
+    parts = parts.drop("items", "repeats")
+    if again.is_empty():
+        return parts
+    return parts.join(again.select("list", "position"), on=["list", "position"], how="anti", maintain_order="left")
 
 
 class LogWriter:

@@ -31,7 +31,7 @@ def open_raw(path: Path, columns: Iterable[str], reading: Reading, separator: st
     table = scan(path, path.suffix != ".parquet", separator)
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        how = f", separated by {separator!r}" if table.text else ""
+        how = f", separated by {separator!r}," if table.text else ""
         found = ", ".join(table.columns) or "none"
         raise InputError(f"{path}: column {missing[0]} is missing; the columns found{how} are {found}.")
     refuse_twice(table, list(columns))

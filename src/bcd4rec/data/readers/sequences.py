@@ -57,7 +57,7 @@ class SequencesReader(Reader):
 
     def _parquet(self, raw: Path) -> Table:
         table = scan(raw, text=False)
-        refuse_other_than_lists(table.path, table.frame.collect_schema(), [self.column], [self.column])
+        refuse_other_than_lists(raw, table.frame.drop(ROW).collect_schema(), [self.column], [self.column])
         lists = pl.col(self.column).fill_null([])
         return Table(raw, table.frame.select(pl.col(ROW).alias("row"), lists.alias("items")), (), False)
 
