@@ -16,9 +16,9 @@ SMALLEST = 1e-12
 
 
 class Bin(NamedTuple):
-    """Answers with similar predicted probabilities. All but the count are in percent."""
+    """Answers with similar predicted probabilities. All but the size are in percent."""
 
-    count: int
+    size: int
     predicted: float  # mean
     observed: float  # share that got the response
     low: float
@@ -77,7 +77,7 @@ def calibration(
         found[name] = skill._replace(
             auc=auc_interval(said, got, row, seed),
             bins=bins,
-            error=sum(one.count * abs(one.predicted - one.observed) for one in bins) / len(got),
+            error=sum(one.size * abs(one.predicted - one.observed) for one in bins) / len(got),
             rate=100 * float(got.mean()),
         )
     return Calibration(len(responses), int(row.max()) + 1, overall, found)

@@ -116,8 +116,8 @@ def _period(dataset: Dataset, config: UserConfig) -> Transitions:
     for key, split in {"period": config.period, "sessions": config.sessions}.items():
         if split and split not in splits:
             raise InputError(
-                f"The data set has no split {split!r} for the user's {key}; its splits are {', '.join(splits)}: prepare "
-                f"it with --split time --periods user=60,train=30,test=30, or name one of them with --set {key}=…."
+                f"The data set has no split {split!r} for the user's {key}; its splits are {', '.join(splits)}: "
+                f"prepare it with --split time --periods user=60,train=30,test=30, or name one of them with --set {key}=…."
             )
     if dataset.manifest["config"].get("convention") != "shown":
         raise InputError(
@@ -191,9 +191,10 @@ def _later(dataset: Dataset, config: UserConfig) -> dict[str, Answers]:
         if name == config.period:
             continue
         parts = [dataset.transitions(split) for split in _members(dataset, name, config.period)]
-        joined = [np.concatenate([getattr(one, key) for one in parts]) for key in ("state", "action", "response")]
-        sessions = np.concatenate([one.session for one in parts]).astype(np.int64)
-        found[name] = Answers.group(dataset.states.positives, *joined, sessions)
+        state, action, response, session = (
+            np.concatenate([getattr(one, key) for one in parts]) for key in ("state", "action", "response", "session")
+        )
+        found[name] = Answers.group(dataset.states.positives, state, action, response, session.astype(np.int64))
     return found
 
 

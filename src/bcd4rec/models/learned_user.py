@@ -98,6 +98,7 @@ class LearnedUser:
         vocabulary = Vocabulary(pl.read_parquet(folder / "vocabulary.parquet")["item_id"])
         if len(vocabulary) != len(model.items):
             raise ValueError(f"the model has {len(model.items)} items, its vocabulary {len(vocabulary)}")
-        support = Support(*(arrays[f"support.{name}"] for name in COUNTED), **manifest["support"])
+        counted: dict[str, Any] = {name: arrays[f"support.{name}"] for name in COUNTED}
+        support = Support(**counted, **manifest["support"])
         shapes = SessionShapes(*(arrays[f"shapes.{name}"] for name in SHAPES))
         return cls(model.eval(), vocabulary, responses, support, shapes, length)

@@ -28,6 +28,8 @@ class ResponseModel(nn.Module):
 
     similar: Tensor
     categories: Tensor
+    temperature: Tensor
+    shift: Tensor
 
     def __init__(self, similar: FloatArray, categories: IntArray, responses: int, shape: ResponseShape):
         """`similar` (A, D′) are unit vectors of items that are liked together, `categories` (A,) codes or −1."""
