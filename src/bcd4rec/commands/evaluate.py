@@ -101,13 +101,13 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
     shown = Table(title=title, title_justify="left")
     shown.add_column("policy", style="bold")
     learned = any(one.outside for one in evaluations)
-    more = ["outside support %"] if learned else []
+    more = ["outside %"] if learned else []
     for name in (f"{rate_label(evaluations[0].rate_name)} %", "gap closed %", "C@3 %", "return", *more):
         shown.add_column(name, justify="right", no_wrap=True)
     for one in evaluations:
         gap = one.gap_closed.text(0) if one.gap_closed else "–"
         coverage = f"{one.coverage.value:.1f}"
-        outside = [one.outside.text() if one.outside else "–"] if learned else []
+        outside = [f"{one.outside.value:.1f}" if one.outside else "–"] if learned else []
         shown.add_row(friendly(one.policy), one.rate.text(), gap, coverage, one.mean_return.text(), *outside)
     return shown
 

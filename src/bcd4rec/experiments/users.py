@@ -117,7 +117,8 @@ def _period(dataset: Dataset, config: UserConfig) -> Transitions:
         if split and split not in splits:
             raise InputError(
                 f"The data set has no split {split!r} for the user's {key}; its splits are {', '.join(splits)}: "
-                f"prepare it with --split time --periods user=60,train=30,test=30, or name one of them with --set {key}=…."
+                "prepare it with --split time --periods user=60,train=30,test=30, or name one of them with "
+                f"--set {key}=…."
             )
     if dataset.manifest["config"].get("convention") != "shown":
         raise InputError(

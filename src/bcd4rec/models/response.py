@@ -56,7 +56,7 @@ class ResponseModel(nn.Module):
     def encode(self, histories: Tensor, vectors: Tensor) -> Tensor:
         """(B, R − 1, D + 1) of the liked items `histories` (B, L), padded on the right."""
         states: Tensor = self.dropout(self.encoder(histories, vectors))
-        return states.view(len(histories), self.answers, -1)
+        return states.view(len(histories), self.answers, self.shape.width + 1)
 
     def logits(self, histories: Tensor, states: Tensor, vectors: Tensor, items: Tensor) -> Tensor:
         """(B, K, R) before scaling, for `items` (B, K), or (1, K) if they are the same for all the encoded `states`."""

@@ -64,11 +64,11 @@ def _results(calibrations: Mapping[str, Calibration]) -> Section:
     notes = [
         f"{counts}. Held-out sessions lie in the period that the model learned from; the other periods come later, so "
         "what is lost from one row to the next is drift.",
-        "Log-loss is the mean of −log of the probability given to what happened; base rates (Base) always say how often "
-        "each response happened in the sessions learned from. Skill is the share of their log-loss that the model saves: "
-        "0 % is worth nothing. AUC is the chance that an item with the response got a higher probability than one "
-        "without; 50 % is a coin. Error is the mean distance of the dots below from the diagonal, in "
-        "percentage points.",
+        "Log-loss is the mean of −log of the probability given to what happened; base rates (Base) always say how "
+        "often each response happened in the sessions learned from. Skill is the share of their log-loss that the "
+        "model saves: 0 % is worth nothing. AUC is the chance that an item with the response got a higher "
+        "probability than one without; 50 % is a coin. Error is the mean distance of the dots below from the "
+        "diagonal, in percentage points.",
     ]
     return Section("Against the base rates", table=calibration_table(calibrations), notes=notes)
 
