@@ -98,7 +98,8 @@ def _skill(losses: Doubles, base: Doubles, row: Codes, seed: int) -> Skill:
     own, other, count = columns.sum(axis=1)
     drawn = resampled_sums(columns, generator(seed, "calibration"), RESAMPLES)
     loss = percentile(own / count, drawn[0] / drawn[2], LEVEL)
-    better = percentile(100 * (1 - own / other), 100 * (1 - drawn[0] / drawn[1]), LEVEL)
+    spare = np.maximum(drawn[1], SMALLEST)  # a response that never was nor is has nothing to save
+    better = percentile(100 * (1 - own / max(other, SMALLEST)), 100 * (1 - drawn[0] / spare), LEVEL)
     return Skill(loss, float(other / count), better, None)
 
 

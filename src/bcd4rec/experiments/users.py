@@ -80,7 +80,8 @@ def fit_user(
     rows = _period(dataset, config)
     part = _parts(rows, config.held_out, seed)
     fitted, selecting = (_answers(dataset, rows, part == which) for which in (FITTED, SELECTING))
-    rates = np.bincount(fitted.responses, minlength=len(dataset.responses.names)) / len(fitted.items)
+    rates = np.bincount(fitted.responses, minlength=len(dataset.responses.names)) + 0.5  # none is impossible
+    rates /= rates.sum()
     tick("co-clicks", 0.0)
     similar = _similar(dataset, rows, part == FITTED, min(config.width, RANK), generator(seed, "user", "co-clicks"))
     epochs = []

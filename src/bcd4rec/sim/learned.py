@@ -158,7 +158,8 @@ class Learned:
 
     @torch.no_grad()
     def _encode(self, rows: Rows) -> torch.Tensor:
-        return self.user.model.encode(torch.from_numpy(self._liked[rows]), self._vectors)
+        # A copy of its own: the states of sessions that have just begun are all the same piece of memory.
+        return self.user.model.encode(torch.from_numpy(self._liked[rows]), self._vectors).clone()
 
     @torch.no_grad()
     def _probabilities(self, rows: Rows, items: IntArray) -> Doubles:
