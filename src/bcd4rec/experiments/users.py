@@ -80,8 +80,8 @@ def fit_user(
     rows = _period(dataset, config)
     part = _parts(rows, config.held_out, seed)
     fitted, selecting = (_answers(dataset, rows, part == which) for which in (FITTED, SELECTING))
-    rates = np.bincount(fitted.responses, minlength=len(dataset.responses.names)) + 0.5  # none is impossible
-    rates /= rates.sum()
+    counts = np.bincount(fitted.responses, minlength=len(dataset.responses.names)) + 0.5  # none is impossible
+    rates = (counts / counts.sum()).astype(np.float64)
     tick("co-clicks", 0.0)
     similar = _similar(dataset, rows, part == FITTED, min(config.width, RANK), generator(seed, "user", "co-clicks"))
     epochs = []
@@ -223,7 +223,7 @@ def _training(user: LearnedUser, fitted: Answers, part: NDArray[np.int64], epoch
         "impressions_choosing": int((part == SELECTING).sum()),
         "epochs": len(epochs),
         "best_epoch": best,
-        "temperature": float(user.model.temperature),
+        "scaling": user.model.mixing.tolist(),
         "known_items": int((user.support.shown >= user.support.least).sum()),
         "played_sessions": len(user.shapes.first),
     }

@@ -20,16 +20,16 @@ class ResponseShape(Config):
 
 
 class ResponseModel(nn.Module):
-    """p(response r | session s, item i) = softmax over r of t · z_r + c_r, with z = 0 for the first response.
+    """p(response r | session s, item i) = softmax over r of (W z + c)_r, with 0 for the first response.
 
     z_r = s_r · v_i + s_r0 + b_ri + w_r · match(s, i). The item's vector v_i is one of its own plus its category's, and
-    the encoder reads the same vectors. Vector scaling (t, c), fitted last, mends what is left of miscalibration.
+    the encoder reads the same vectors. W and c, fitted last, mend what is left of miscalibration.
     """
 
     similar: Tensor
     categories: Tensor
-    temperature: Tensor
-    shift: Tensor
+    mixing: Tensor  # W
+    shift: Tensor  # c
 
     def __init__(self, similar: FloatArray, categories: IntArray, responses: int, shape: ResponseShape):
         """`similar` (A, D′) are unit vectors of items that are liked together, `categories` (A,) codes or −1."""
@@ -45,8 +45,8 @@ class ResponseModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.answers))
         self.matching = nn.Parameter(torch.zeros(FEATURES, self.answers))
         self.dropout = nn.Dropout(0.0)
-        self.register_buffer("temperature", torch.ones(()))
-        self.register_buffer("shift", torch.zeros(responses))
+        self.register_buffer("mixing", torch.eye(self.answers))
+        self.register_buffer("shift", torch.zeros(self.answers))
 
     def vectors(self) -> Tensor:
         """(A, D)"""
@@ -59,12 +59,12 @@ class ResponseModel(nn.Module):
         return states.view(len(histories), self.answers, self.shape.width + 1)
 
     def logits(self, histories: Tensor, states: Tensor, vectors: Tensor, items: Tensor) -> Tensor:
-        """(B, K, R) before scaling, for `items` (B, K), or (1, K) if they are the same for all the encoded `states`."""
+        """(B, K, R − 1) the z of `items` (B, K), or (1, K) if they are the same for all the encoded `states`."""
         width = self.shape.width
         z = torch.einsum("bkd,brd->bkr", nn.functional.embedding(items, vectors), states[..., :width])
         z = z + states[:, None, :, width] + self.bias + nn.functional.embedding(items, self.item_bias)
         z = z + self.match(histories, items) @ self.matching
-        return nn.functional.pad(z, (1, 0))
+        return z
 
     def match(self, histories: Tensor, items: Tensor) -> Tensor:
         """(B, K, 6) how items match sessions.
@@ -95,4 +95,10 @@ class ResponseModel(nn.Module):
         return self.scaled(self.logits(histories, self.encode(histories, vectors), vectors, items))
 
     def scaled(self, logits: Tensor) -> Tensor:
-        return torch.log_softmax(logits * self.temperature + self.shift, dim=-1)
+        """(…, R) log-probabilities of the z (…, R − 1)."""
+        return answer_probabilities(logits, self.mixing.to(logits.dtype), self.shift.to(logits.dtype))
+
+
+def answer_probabilities(z: Tensor, mixing: Tensor, shift: Tensor) -> Tensor:
+    """(…, R) log-probabilities; the first response has the logit 0, the others those of W z + c."""
+    return torch.log_softmax(nn.functional.pad(z @ mixing.T + shift, (1, 0)), dim=-1)

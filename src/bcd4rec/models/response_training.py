@@ -12,11 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray
-from bcd4rec.models.response import ResponseModel, ResponseShape
+from bcd4rec.models.response import ResponseModel, ResponseShape, answer_probabilities
 
 Rows = NDArray[np.int64]
 Doubles = NDArray[np.float64]
 EVALUATED = 2048  # histories that are judged at once
+SCALING_PENALTY = 1e-4
 MOST = 16  # shown items that share a row; a history with more of them, such as the empty one, has several rows
 
 
@@ -30,10 +31,10 @@ class ResponseTraining(ResponseShape):
     epochs: int = Field(default=20, ge=1, description="At most so many passes over the shown items.")
     patience: int = Field(default=2, ge=1, description="Passes without a better held-out log-loss before it ends.")
     batch_size: int = Field(default=128, ge=1, description="Histories in a step, each with up to 16 items shown to it.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's step size.")
-    vector_rate: float = Field(default=3e-4, gt=0, description="Adam's step size for the items' vectors and biases.")
+    learning_rate: float = Field(default=2e-3, gt=0, description="Adam's step size.")
+    vector_rate: float = Field(default=2e-4, gt=0, description="Adam's step size for the items' vectors and biases.")
     weight_decay: float = Field(default=0.01, ge=0, description="Decoupled weight decay of vectors and biases.")
-    dropout: float = Field(default=0.2, ge=0, lt=1, description="Share of a state's entries left out in training.")
+    dropout: float = Field(default=0.3, ge=0, lt=1, description="Share of a state's entries left out in training.")
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,8 @@ def _pass(
     order, total = rng.permutation(len(answers)), 0.0
     for start in range(0, len(order), config.batch_size):
         histories, owner, items, responses = answers.take(order[start : start + config.batch_size])
-        logits = _pair_logits(model, histories, owner, items)
-        loss = nn.functional.cross_entropy(logits, responses, reduction="sum")
+        z = _pair_logits(model, histories, owner, items)
+        loss = nn.functional.nll_loss(model.scaled(z), responses, reduction="sum")
         optimiser.zero_grad(set_to_none=True)
         (loss / len(items)).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -164,7 +165,7 @@ def _pass(
 
 
 def _pair_logits(model: ResponseModel, histories: Tensor, owner: Tensor, items: Tensor) -> Tensor:
-    """(P, R) for items (P,) shown to the histories `owner` (P,), each history encoded once."""
+    """(P, R − 1) for items (P,) shown to the histories `owner` (P,), each history encoded once."""
     vectors = model.vectors()
     states = model.encode(histories, vectors)
     return model.logits(histories[owner], states[owner], vectors, items.unsqueeze(1))[:, 0]
@@ -172,7 +173,7 @@ def _pair_logits(model: ResponseModel, histories: Tensor, owner: Tensor, items: 
 
 @torch.no_grad()
 def _raw_logits(model: ResponseModel, answers: Answers) -> Tensor:
-    """(total, R) before scaling, in the order of the answers."""
+    """(total, R − 1) before scaling, in the order of the answers."""
     model.eval()
     parts = [
         _pair_logits(model, *answers.take(np.arange(start, min(start + EVALUATED, len(answers))))[:3])
@@ -192,22 +193,23 @@ def log_loss(log_p: Doubles, answers: Answers) -> float:
 
 
 def scale(model: ResponseModel, held_out: Answers, steps: int = 100) -> None:
-    """Vector scaling (Guo et al., 2017) with one temperature: the t and c_r that held-out sessions like best.
+    """Matrix scaling (Guo et al., 2017): the W and c that held-out sessions like best.
 
-    Few numbers from many answers, so that the log-loss cannot get worse by more than a trifle on other sessions.
+    A handful of numbers from many answers, drawn a little towards changing nothing.
     """
-    raw, truth = _raw_logits(model, held_out).double(), torch.from_numpy(held_out.responses)
-    temperature = torch.ones((), dtype=torch.float64, requires_grad=True)
+    z, truth = _raw_logits(model, held_out).double(), torch.from_numpy(held_out.responses)
+    identity = torch.eye(model.answers, dtype=torch.float64)
+    mixing = identity.clone().requires_grad_()
     shift = torch.zeros(model.answers, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([temperature, shift], max_iter=steps, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([mixing, shift], max_iter=steps, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimiser.zero_grad()
-        penalty = 1e-4 * shift.square().sum()  # a response that nobody gave must not drive its shift to −∞
-        value = nn.functional.cross_entropy(raw * temperature + nn.functional.pad(shift, (1, 0)), truth) + penalty
+        penalty = SCALING_PENALTY * ((mixing - identity).square().sum() + shift.square().sum())
+        value = nn.functional.nll_loss(answer_probabilities(z, mixing, shift), truth) + penalty
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimiser.step(loss)  # type: ignore[no-untyped-call]
-    model.temperature.copy_(temperature.detach())
-    model.shift[1:].copy_(shift.detach())
+    model.mixing.copy_(mixing.detach())
+    model.shift.copy_(shift.detach())
