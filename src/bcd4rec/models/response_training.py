@@ -33,7 +33,7 @@ class ResponseTraining(ResponseShape):
     batch_size: int = Field(default=128, ge=1, description="Histories in a step, each with up to 16 items shown to it.")
     learning_rate: float = Field(default=2e-3, gt=0, description="Adam's step size.")
     vector_rate: float = Field(default=2e-4, gt=0, description="Adam's step size for the items' vectors and biases.")
-    weight_decay: float = Field(default=0.01, ge=0, description="Decoupled weight decay of vectors and biases.")
+    weight_decay: float = Field(default=3.0, ge=0, description="Decoupled weight decay of vectors and biases.")
     dropout: float = Field(default=0.3, ge=0, lt=1, description="Share of a state's entries left out in training.")
 
 
