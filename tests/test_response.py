@@ -91,6 +91,7 @@ def plain_match(model: ResponseModel, history: list[int], item: int) -> list[flo
 def test_probabilities_are_the_plain_loop(category: bool) -> None:
     model = random_model(category)
     items = np.random.default_rng(1).integers(ITEMS, size=(len(HISTORIES), SHOWN))
+    items[2] = [7, 1]  # without a category, as all that was liked: that is no match
     with torch.no_grad():
         found = model(torch.from_numpy(padded(HISTORIES)), torch.from_numpy(items)).exp().numpy()
     assert found.shape == (len(HISTORIES), SHOWN, RESPONSES)

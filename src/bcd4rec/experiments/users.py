@@ -91,25 +91,39 @@ def fit_user(
         for epoch in fit_responses(model, config, fitted, selecting, generator(seed, "user", "batches")):
             epochs.append(epoch)
             tick(f"training: held-out log-loss {epoch.held_out:.4f}", epoch.number / config.epochs)
-    groups = item_groups(dataset.categories)
-    support = Support.count(fitted.histories[fitted.owner], fitted.items, groups, config.support)
-    support = support.with_threshold(selecting.histories[selecting.owner], selecting.items)
     played = _played(dataset, config)
-    length = dataset.states.positives.shape[1]
     user = LearnedUser(
-        model, dataset.vocabulary, dataset.responses, support, _shapes(dataset, dataset.transitions(played)), length
+        model,
+        dataset.vocabulary,
+        dataset.responses,
+        _support(dataset, config, fitted, selecting),
+        _shapes(dataset, dataset.transitions(played)),
+        dataset.states.positives.shape[1],
     )
     judged = {HELD_OUT: _answers(dataset, rows, part == JUDGING)} | _later(dataset, config)
-    calibrations, outside = {}, {}
-    for number, (name, answers) in enumerate(judged.items()):
-        tick("calibration", number / len(judged))
-        said = np.exp(log_probabilities(model, answers))
-        names = dataset.responses.names
-        calibrations[name] = calibration(said, answers.responses, answers.sessions, names, rates, seed)
-        asked = support.outside(answers.histories[answers.owner], answers.items[:, None])
-        outside[name] = 100 * float(asked.mean())
+    calibrations, outside = _judge(user, judged, rates, seed, tick)
     about = _about(dataset, config, seed, played) | {"training": _training(user, fitted, part, epochs)}
     return FittedUser(user, about, calibrations, outside, epochs)
+
+
+def _support(dataset: Dataset, config: UserConfig, fitted: Answers, others: Answers) -> Support:
+    groups = item_groups(dataset.categories)
+    counted = Support.count(fitted.histories[fitted.owner], fitted.items, groups, config.support)
+    return counted.with_threshold(others.histories[others.owner], others.items)
+
+
+def _judge(
+    user: LearnedUser, judged: dict[str, Answers], rates: NDArray[np.float64], seed: int, tick: Tick
+) -> tuple[dict[str, Calibration], dict[str, float]]:
+    """How well each set of sessions is foretold, and how much of it lies outside of the support, in percent."""
+    found, outside = {}, {}
+    for number, (name, answers) in enumerate(judged.items()):
+        tick("calibration", number / len(judged))
+        said = np.exp(log_probabilities(user.model, answers))
+        found[name] = calibration(said, answers.responses, answers.sessions, user.responses.names, rates, seed)
+        asked = user.support.outside(answers.histories[answers.owner], answers.items[:, None])
+        outside[name] = 100 * float(asked.mean())
+    return found, outside
 
 
 def _period(dataset: Dataset, config: UserConfig) -> Transitions:
@@ -186,24 +200,18 @@ def _shapes(dataset: Dataset, rows: Transitions) -> SessionShapes:
 
 def _later(dataset: Dataset, config: UserConfig) -> dict[str, Answers]:
     """The other splits in order of time; the validation sessions are part of train."""
-    names = dataset.sessions["split"].replace("validation", "train") if config.period != "train" else None
-    splits = (dataset.sessions["split"] if names is None else names).unique(maintain_order=True).to_list()
+    members: dict[str, list[Transitions]] = {}
+    for split in dataset.sessions["split"].unique(maintain_order=True):
+        if split != config.period:
+            name = "train" if split == "validation" and config.period != "train" else split
+            members.setdefault(name, []).append(dataset.transitions(split))
     found = {}
-    for name in splits:
-        if name == config.period:
-            continue
-        parts = [dataset.transitions(split) for split in _members(dataset, name, config.period)]
+    for name, parts in members.items():
         state, action, response, session = (
             np.concatenate([getattr(one, key) for one in parts]) for key in ("state", "action", "response", "session")
         )
         found[name] = Answers.group(dataset.states.positives, state, action, response, session.astype(np.int64))
     return found
-
-
-def _members(dataset: Dataset, name: str, period: str) -> list[str]:
-    there = (dataset.sessions["split"] == "validation").any()
-    trained = (dataset.sessions["split"] == name).any()
-    return [*([name] if trained else []), *(["validation"] if name == "train" and there and period != "train" else [])]
 
 
 def _about(dataset: Dataset, config: UserConfig, seed: int, played: str) -> dict[str, Any]:
