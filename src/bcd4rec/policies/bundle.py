@@ -1,8 +1,6 @@
 """A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere."""
 
-import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -12,14 +10,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bcd4rec.artifacts import MANIFEST, read_json, write_json
+from bcd4rec.artifacts import MANIFEST, library_versions, read_json, write_json
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
 FORMAT = 1
-LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")
 Arrays = dict[str, NDArray[Any]]
 
 # What reading files that were changed or cut short raises, from the libraries and from `restore`.
@@ -62,25 +59,16 @@ def save(policy: SavedPolicy, kind: str, vocabulary: Vocabulary, folder: Path, a
     arrays = {name: np.asarray(array, order="C") for name, array in policy.arrays().items()}
     save_file(arrays, folder / "arrays.safetensors")
     pl.DataFrame({"item_id": vocabulary.ids}).write_parquet(folder / "vocabulary.parquet")
-    versions = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
-    write_json(
-        folder / MANIFEST,
-        {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings(), "versions": versions}
-        | about,
-    )
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
+    said = {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings()}
+    write_json(folder / MANIFEST, said | {"versions": library_versions()} | about)
 
 
 def load(folder: Path) -> Bundle:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; expected a policy made by `bcd4rec train`.")
     manifest = read_json(folder / MANIFEST)
+    if isinstance(manifest, dict) and manifest.get("kind") == "user":
+        raise InputError(f"{folder} is a learned user and not a policy; it plays with --env learned --model {folder}.")
     if not isinstance(manifest, dict) or manifest.get("kind") != "policy" or manifest.get("format") != FORMAT:
         raise InputError(f"{folder} is not a policy of format {FORMAT}; make it with `bcd4rec train`.")
     try:
