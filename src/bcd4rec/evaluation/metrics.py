@@ -75,6 +75,18 @@ def per_session(log: pl.DataFrame, responses: Responses, gamma: float = 0.9) -> 
     return table.join(counts, on="session_id", how="left", maintain_order="left")
 
 
+def category_accuracy(log: pl.DataFrame, first: pl.DataFrame) -> float:
+    """Percentage of shown items of the category of their session's first item: `first` has session_id and category.
+
+    Sessions whose first item has no category do not count; an item without one is of another.
+    """
+    _require(log, "session_id", "category")
+    asked = first.filter(pl.col("category").is_not_null()).select("session_id", wanted="category")
+    shown = log.join(asked, on="session_id", how="inner")
+    right = (shown["category"] == shown["wanted"]).fill_null(False)
+    return 100 * int(right.sum()) / max(len(shown), 1)
+
+
 def target_rate(sessions: pl.DataFrame) -> float:
     """CTR or BR: requests that got the target response, in percent of all requests. Takes `per_session`'s table."""
     return 100 * int(sessions["targets"].sum()) / int(sessions["steps"].sum())

@@ -21,13 +21,13 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.evaluation.metrics import per_session
-from bcd4rec.experiments.comparison import Contestant, catalogue, contestant, slate_vectors
+from bcd4rec.experiments.comparison import Contestant, contestant, slate_vectors
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
-from bcd4rec.sim.environment import Environment
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+from bcd4rec.sim.environment import Environment, catalogue
+from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
 
 
 class OnlineConfig(Config):
@@ -77,7 +77,8 @@ def learn_online(
             users = stream_seed(seed, "online", number)
             log = rollout(environment, player.policy, config.users, users, exploring, vectors=vectors)
             met = per_session(log, environment.responses)
-            log = with_openings(log, environment).with_columns(pl.col("session_id") + number * config.users)
+            log = with_ids(with_openings(log, environment), environment)
+            log = log.with_columns(pl.col("session_id") + number * config.users)
             logs.append(log)
             dataset = _prepared(pl.concat(logs), environment, rules, Path(folder) / str(number), seed)
             fitted = fit(config.method, dataset, settings, seed)
