@@ -31,7 +31,7 @@ def calibration_table(calibrations: Mapping[str, Calibration]) -> Table:
         for response, skill in {"all": found.overall, **found.responses}.items():
             rate = number(skill.rate) if skill.rate is not None else "–"
             error = number(skill.error, 2) if skill.error is not None else "–"
-            loss, base = measured(skill.log_loss, 4), number(skill.base_log_loss, 4)
+            loss, base = measured(skill.log_loss, 3), number(skill.base_log_loss, 3)
             rows.append([name, response, rate, loss, base, measured(skill.skill), measured(skill.auc), error])
     columns = ["Sessions", "Response", "Rate %", "Log-loss", "Base", "Skill %", "AUC %", "Error"]
     return Table(columns, rows, caption="Each value with its 95 % interval over sessions.")
