@@ -84,12 +84,12 @@ def users(
 def _table(found: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    low, high = found["logged"]["value"], found["learned"]["online"]["br"]
-    title = f"{found['users']:,} users; the log's own rate in the test period is {low:.1f} %"
+    low, high = found["logged"]["value"], found["learned"]["oracle"]["br"]
+    title = f"{found['users']:,} users; gaps from the log's own {low:.1f} % (test period) to the learned user's oracle"
     if found["rank_correlation"] is not None:
         title += f"; rank correlation of learned and true users {found['rank_correlation']:.2f}"
     table = Table(title=title)
-    columns = ("method", "BR %", "C@3 %", "gap closed %", "outside %", "category %", "true BR %", "paper BR %")
+    columns = ("method", "BR %", "C@3", "gap", "outside", "cat. %", "true BR", "paper")
     for name in columns:
         table.add_column(name, justify="left" if name == "method" else "right")
     for name in [*found["learned"], *(["behaviour"] if found["true"] else [])]:
@@ -109,4 +109,5 @@ def _table(found: dict[str, Any]) -> "Table":
 
 
 def _rate(row: dict[str, Any] | None) -> str:
-    return f"{row['br']:.1f} [{row['br_low']:.1f}, {row['br_high']:.1f}]" if row else "–"
+    """With half the width of its 95 % interval."""
+    return f"{row['br']:.1f} ± {(row['br_high'] - row['br_low']) / 2:.1f}" if row else "–"
