@@ -1,0 +1,1 @@
+"""HTTP in front of a policy: recommendations out, responses in, without torch."""
