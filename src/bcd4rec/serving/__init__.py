@@ -1,0 +1,1 @@
+"""A policy behind HTTP, and what it showed and heard, kept for the next log."""
