@@ -1,1 +1,1 @@
-"""HTTP in front of a policy: recommendations out, responses in, without torch."""
+"""A policy behind HTTP, without torch; what it showed and heard is kept for the next log."""
