@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import polars as pl
 import pytest
 import torch
 
@@ -16,25 +15,15 @@ from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.neural import NeuralPolicy
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, IntArray, States
-from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.next_item import NextItem
-from bcd4rec.models.q_network import QNetwork, QNetworkConfig
-from bcd4rec.policies import bundle
-from bcd4rec.policies.quantile_policy import QuantilePolicy
 from bcd4rec.serving import exporting, graphs, heads
 from bcd4rec.serving.loading import export_bundle, load
 from bcd4rec.serving.model import OnnxPolicy
+from serving_help import ITEMS, LENGTH, SKIPS, WIDTH, quantile_policy, saved, shaken
 
-ITEMS, WIDTH, BATCH, LENGTH, SKIPS = 23, 6, 9, 5, 8
-VOCABULARY = Vocabulary(pl.Series("item_id", range(ITEMS)))
-ABOUT = {
-    "method": "iqn",
-    "history": {"length": LENGTH, "skips": SKIPS},
-    "responses": {"rewards": {"skip": 0, "buy": 5}},
-}
+BATCH = 9
 
 
 def random_states(rng: np.random.Generator, length: int, skips: int) -> States:
@@ -48,30 +37,6 @@ def random_states(rng: np.random.Generator, length: int, skips: int) -> States:
         return found
 
     return States(histories(length), histories(skips))
-
-
-def shaken(module: torch.nn.Module) -> None:
-    """Every weight away from what it was initialised to, so that none of them can be forgotten unnoticed."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-
-
-def quantile_policy(encoder: str, head: str, beta: float = 0.0, form: str = "relative", **more: Any) -> QuantilePolicy:
-    torch.manual_seed(5)
-    rng = np.random.default_rng(5)
-    shape = QNetworkConfig.parse({"head": head, "encoder": encoder, "quantiles": 4, "cosines": 7} | more, "test")
-    network = QNetwork(rng.normal(size=(ITEMS, WIDTH)).astype(np.float32), shape)
-    behaviour = BehaviourModel(rng.normal(size=(ITEMS, 3)).astype(np.float32))
-    shaken(network)
-    shaken(behaviour)
-    return QuantilePolicy(network, 0.7, behaviour, beta, form)  # type: ignore[arg-type]
-
-
-def saved(policy: Any, kind: str, folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    bundle.save(policy, kind, VOCABULARY, folder, ABOUT, np.arange(ITEMS, dtype=np.int32))
-    return folder
 
 
 def assert_same_scores(policy: Any, served: Any, states: States, rng: np.random.Generator) -> None:
@@ -148,7 +113,7 @@ def test_other_policies_are_served_as_they_are(name: str, tmp_path: Path) -> Non
 def test_what_is_known_of_a_policy(tmp_path: Path) -> None:
     served = load(saved(quantile_policy("tastes", "implicit"), "quantile_policy", tmp_path))
     assert (served.length, served.skips, served.method) == (LENGTH, SKIPS, "iqn")
-    assert served.responses.positive == ("buy",)
+    assert served.responses.positive == ("click", "buy")
     assert served.popularity is not None
     assert served.popularity.tolist() == list(range(ITEMS))
     states = served.states([1, 2, 3, 4, 5, 6], [7])

@@ -68,7 +68,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        if first["type"] in ("json_invalid", "missing") and first["loc"] in (("body",), ()):
+        if first["type"] == "json_invalid" or first["loc"] in (("body",), ()):
             return _problem(422, "The body is not a JSON object with content-type application/json.")
         where = ".".join(
             str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained"))
