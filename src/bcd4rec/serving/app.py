@@ -101,10 +101,9 @@ def _add_recommending(app: FastAPI, service: Service) -> None:
         """Recommend items for a session."""
         return _json(await service.recommend(asked))
 
-    stored = {200: {"model": messages.FeedbackResponse}, 202: {"model": messages.FeedbackResponse}}
-    both: dict[int | str, dict[str, Any]] = PROBLEMS | stored
+    both: dict[int | str, dict[str, Any]] = {code: {"model": messages.FeedbackResponse} for code in (200, 202)}
 
-    @app.post("/v1/feedback", responses=both)
+    @app.post("/v1/feedback", responses=PROBLEMS | both)
     async def feedback(told: messages.FeedbackRequest) -> Response:
         """Tell how people answered. Status 200 means that it is on disk; 202 that it waits for the database."""
         stored = await service.feedback(told)
@@ -201,9 +200,12 @@ def _add_page(app: FastAPI, service: Service, names: Names) -> None:
         q: Annotated[str, Query(max_length=200, description="Part of an id or a name.")] = "",
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        ids: Annotated[list[str] | None, Query(max_length=500, description="Only these items.")] = None,
     ) -> Response:
-        """Items of the catalogue, the most popular first."""
+        """Items of the catalogue with their names, the most popular first, or those that are asked for."""
         served = service.arms.all[0].recommender.served
+        if ids is not None:
+            return _json(names.named(served, ids))
         find: Callable[..., dict[str, Any]] = names.search
         return _json(await asyncio.to_thread(find, served, q, limit, offset))
 

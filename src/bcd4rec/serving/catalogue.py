@@ -35,12 +35,7 @@ class Names:
                 raise InputError(
                     f"--items {path} has no column {column!r} but {found}; expected item_id, name, picture."
                 )
-        ids = table["item_id"].cast(pl.String).to_list()
-        columns = [
-            table[name].cast(pl.String).to_list() if name in table.columns else [] for name in ("name", "picture")
-        ]
-        found = [{key: text for key, text in zip(ids, column, strict=False) if key and text} for column in columns]
-        return cls(*found)
+        return cls(_texts(table, "name"), _texts(table, "picture"))
 
     def of(self, item: ItemId) -> dict[str, Any]:
         key = str(item)
@@ -57,9 +52,22 @@ class Names:
         found = [index for index in order.tolist() if self._matches(ids[index], text)]
         return {"items": [self.of(ids[index]) for index in found[offset : offset + limit]], "total": len(found)}
 
+    def named(self, served: Served, ids: list[str]) -> dict[str, Any]:
+        """The items with these ids, as far as they are known."""
+        known = [served.vocabulary.id(index) for index in served.vocabulary.encode(ids)[0]]
+        return {"items": [self.of(item) for item in known], "total": len(known)}
+
     def _matches(self, item: ItemId, text: str) -> bool:
         key = str(item)
         return text in key.casefold() or text in self._names.get(key, "").casefold()
+
+
+def _texts(table: pl.DataFrame, column: str) -> dict[str, str]:
+    """What a column says of each item; nothing where it is missing or empty."""
+    if column not in table.columns:
+        return {}
+    ids, texts = (table[name].cast(pl.String).to_list() for name in ("item_id", column))
+    return {item: text for item, text in zip(ids, texts, strict=True) if item and text}
 
 
 class _Identity:

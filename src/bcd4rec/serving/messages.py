@@ -42,6 +42,8 @@ class RecommendRequest(Message):
     """False turns exploration off for this request; it never happens unless the server was started with it."""
     explain: StrictBool = False
     """Also tell quantiles of the return, the likelihood under the behaviour model, and what others would show."""
+    record: StrictBool = True
+    """False: only trying; the request is neither stored nor counted among the policy's impressions."""
 
 
 class Explained(Message):

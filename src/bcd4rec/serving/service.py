@@ -40,10 +40,11 @@ class Service:
         events, opening = await self._events(asked, session_id)
         self._refuse_unknown_responses(arm, events)
         if arm.recommender.heavy or asked.explain:
-            answer, slate = await asyncio.to_thread(self._answer, asked, arm, events, request_id)
+            answer = await asyncio.to_thread(self._answer, asked, arm, events, request_id)
         else:
-            answer, slate = self._answer(asked, arm, events, request_id)
-        self._note(arm, request_id, session_id, events if opening else [], answer, slate)
+            answer = self._answer(asked, arm, events, request_id)
+        if asked.record:
+            self._note(arm, request_id, session_id, events if opening else [], answer)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
 
     async def _events(self, asked: RecommendRequest, session_id: str) -> tuple[Events, bool]:
@@ -57,9 +58,7 @@ class Service:
         given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
         return given, not known and session_id not in self._steps
 
-    def _answer(
-        self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str
-    ) -> tuple[dict[str, Any], Slate]:
+    def _answer(self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str) -> dict[str, Any]:
         served, recommender = arm.recommender.served, arm.recommender
         history = read_history(served, events)
         states = served.states(history.liked, history.skipped)
@@ -80,7 +79,7 @@ class Service:
             details, answer["beside"] = recommender.explain(states, slate, gone, asked.k)
             for one, more in zip(found, details, strict=True):
                 one |= more
-        return answer, slate
+        return answer
 
     def _items(self, arm: Arm, slate: Slate) -> list[dict[str, Any]]:
         vocabulary = arm.recommender.served.vocabulary
@@ -96,9 +95,7 @@ class Service:
             if response is not None and response not in names:
                 raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
 
-    def _note(
-        self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any], slate: Slate
-    ) -> None:
+    def _note(self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any]) -> None:
         """Keep what was shown. A session that began elsewhere is kept as it was told, without propensities."""
         self.metrics.recommended(arm.version, arm.name)
         items = [str(one["item"]) for one in answer["items"]]
