@@ -1,6 +1,7 @@
 """Numbers for Prometheus: what the server did since it started, and response rates as the database counts them."""
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -29,12 +30,17 @@ class Metrics:
         )
         self.registry.register(_Stored(arms, status))
 
+        # Finding a labelled counter takes longer than counting, so they are kept.
+        self._latency_of = lru_cache(maxsize=1000)(self._latency.labels)
+        self._requests_of = lru_cache(maxsize=1000)(self._requests.labels)
+        self._recommended_of = lru_cache(maxsize=1000)(self._recommended.labels)
+
     def request(self, route: str, status: int, seconds: float) -> None:
-        self._latency.labels(route).observe(seconds)
-        self._requests.labels(route, str(status)).inc()
+        self._latency_of(route).observe(seconds)
+        self._requests_of(route, str(status)).inc()
 
     def recommended(self, policy: str, arm: str) -> None:
-        self._recommended.labels(policy, arm).inc()
+        self._recommended_of(policy, arm).inc()
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -14,6 +14,7 @@ from bcd4rec.serving.retrieval import Retrieval
 
 FRACTIONS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 GREEDY = Exploration()
+SHORT, WIDE = 16, 50_000  # up to so many places and items a slate is found one item after the other
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,21 @@ def read_history(served: Served, events: list[tuple[ItemId, str | None]]) -> His
     return history
 
 
+def best_of_one(scores: FloatArray, k: int) -> IntArray:
+    """As `ranking.top` of one row, several times faster where slates are short: `top` is made for many rows."""
+    if k > SHORT or len(scores) > WIDE or np.isnan(scores.sum()):
+        places = top(scores[None], k)[0]
+        return np.asarray(places[places >= 0])
+    left, found = scores.copy(), []
+    for _ in range(min(k, len(scores))):
+        best = int(left.argmax())  # the first of equal maxima
+        if left[best] == -np.inf:
+            break
+        found.append(best)
+        left[best] = -np.inf
+    return np.array(found, np.int32)
+
+
 class Recommender:
     """A loaded policy and, for large catalogues, the index that finds its candidates."""
 
@@ -65,19 +81,23 @@ class Recommender:
         gone: list[int],
         candidates: list[int] | None,
         exploration: Exploration,
-        luck: np.random.Generator,
+        luck: np.random.Generator | None = None,
     ) -> Slate:
-        """The best `k` items for one state, none of them among `gone`; `luck` is used only where it explores."""
+        """The best `k` items for one state, none of them among `gone`; without `luck` it does not explore."""
         pool, scores = self._scored(states, k + len(gone), candidates)
         if gone:
             if pool is None:
                 scores[0, gone] = -np.inf
             else:
                 scores[0, np.isin(pool, gone)] = -np.inf
-        drawn = make_slates(scores, k, exploration, luck)
-        places = drawn.items[0][drawn.items[0] >= 0]
-        items = places if pool is None else pool[places]
-        return Slate(items, scores[0, places], drawn.propensities[0, : len(places)])
+        if luck is None:
+            places = best_of_one(scores[0], k)
+            propensities = np.ones(len(places), np.float32)
+        else:
+            drawn = make_slates(scores, k, exploration, luck)
+            places = drawn.items[0][drawn.items[0] >= 0]
+            propensities = drawn.propensities[0, : len(places)]
+        return Slate(places if pool is None else pool[places], scores[0, places], propensities)
 
     def _scored(self, states: States, least: int, candidates: list[int] | None) -> tuple[IntArray | None, FloatArray]:
         """Items in ascending order, so that ties go to the lower one, and their scores (1, C); None for all items."""

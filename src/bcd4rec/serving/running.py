@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -12,6 +13,7 @@ from bcd4rec.serving.security import Limits
 
 KEEP_ALIVE = 30
 SHUTDOWN_SECONDS = 10
+SWITCH_SECONDS = 0.0005  # how long a request waits for the thread that writes to the database; Python's own is 5 ms
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -55,5 +57,6 @@ def run(app: Asgi, bound: socket.socket, limits: Limits, tell: Callable[[], None
         limit_concurrency=limits.concurrency,
         h11_max_incomplete_event_size=1 << 16,
     )
+    sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):  # being told to stop is no failure
         _Server(config, tell).run(sockets=[bound])

@@ -66,10 +66,8 @@ class Service:
         candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
         gone = sorted({*history.liked, *excluded})
         explores = self.exploration.kind != "none" and asked.explore is not False
-        exploration, luck = (self.exploration, "explore") if explores else (GREEDY, "none")
-        slate = recommender.slate(
-            states, asked.k, gone, candidates, exploration, generator(self.seed, luck, request_id)
-        )
+        luck = generator(self.seed, "explore", request_id) if explores else None
+        slate = recommender.slate(states, asked.k, gone, candidates, self.exploration, luck)
         unknown = [*history.unknown, *strange, *foreign]
         found = self._items(arm, slate)
         answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(unknown))}
@@ -153,12 +151,15 @@ def _look(future: "asyncio.Future[None]") -> None:
 
 
 def _opening(arm: Arm, request_id: str, session_id: str, events: Events, when: int) -> list[Record]:
-    """One slate per event, so that an item may come twice, with the responses it had."""
+    """One slate that nobody chose, without propensities, and its responses in their order; repeats are kept once."""
     positive = arm.recommender.served.responses.positive[0]
-    records: list[Record] = []
-    for place, (item, response) in enumerate(events):
-        name = f"{request_id}-{place}"
-        begun = when - (len(events) - place)
-        records.append(Impression(name, session_id, 0, TOLD, TOLD, begun, (str(item),), (None,), (0.0,)))
-        records.append(Feedback(name, str(item), response or positive, begun))
-    return records
+    name, items = f"{request_id}-told", tuple(dict.fromkeys(str(item) for item, _ in events))
+    times = range(when - len(events), when)
+    unknown, nothing = (None,) * len(items), (0.0,) * len(items)
+    return [
+        Impression(name, session_id, 0, TOLD, TOLD, times[0], items, unknown, nothing),
+        *(
+            Feedback(name, str(item), response or positive, time_us)
+            for (item, response), time_us in zip(events, times, strict=True)
+        ),
+    ]
