@@ -19,7 +19,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.serving import exporting, graphs, heads
-from bcd4rec.serving.loading import export_bundle, load
+from bcd4rec.serving.bundles import export_bundle
+from bcd4rec.serving.loading import load
 from bcd4rec.serving.model import OnnxPolicy
 from serving_help import ITEMS, LENGTH, SKIPS, WIDTH, quantile_policy, saved, shaken
 

@@ -20,10 +20,10 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the policy's networks into its folder: model.onnx (states to preference vectors), quantiles.onnx and,
-    where the policy has one, behaviour.onnx."""
+    where the policy has one, behaviour.onnx. For catalogues above 100,000 items also the index of candidates."""
     from bcd4rec.console import emit_json, say
     from bcd4rec.errors import InputError
-    from bcd4rec.serving.loading import export_bundle
+    from bcd4rec.serving.bundles import export_bundle
 
     if not onnx:
         raise InputError("`bcd4rec export` needs to know the format: pass --onnx.")

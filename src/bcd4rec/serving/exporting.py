@@ -117,7 +117,7 @@ def import_onnx() -> Any:
     return onnx
 
 
-def export(folder: Path, kind: str, settings: dict[str, Any], version: str) -> list[Path]:
+def write_models(folder: Path, kind: str, settings: dict[str, Any], version: str) -> list[Path]:
     """Write the models into the bundle's folder, beside the arrays they refer to."""
     if kind not in EXPORTED:
         raise InputError(

@@ -12,7 +12,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.serving.arrays import ARRAYS
-from bcd4rec.serving.exporting import EXPORTED, export
+from bcd4rec.serving.exporting import EXPORTED
 
 FILES = [MANIFEST, ARRAYS, "vocabulary.parquet"]
 
@@ -41,10 +41,14 @@ class Served:
         return States(States.of([liked], self.length).positives, remembered)
 
 
+def version_of(folder: Path) -> str:
+    return content_hash(folder, FILES)[:12]
+
+
 def load(folder: Path) -> Served:
     manifest = bundle.read_manifest(folder)
     with bundle.worded(folder):
-        version = content_hash(folder, FILES)[:12]
+        version = version_of(folder)
         vocabulary, popularity = bundle.read_items(folder)
         policy = _policy(folder, manifest, version)
         bundle.refuse_other_size(policy, vocabulary)
@@ -63,11 +67,3 @@ def _policy(folder: Path, manifest: dict[str, Any], version: str) -> Policy:
     except ModuleNotFoundError as error:
         raise InputError(f"Serving a network needs {error.name}: pip install 'bcd4rec[serve]'.") from None
     return OnnxPolicy(folder, manifest["policy"], manifest["settings"], version)
-
-
-def export_bundle(folder: Path) -> tuple[str, list[Path]]:
-    """The bundle's version, and the ONNX models written beside its arrays."""
-    manifest = bundle.read_manifest(folder)
-    with bundle.worded(folder):
-        version = content_hash(folder, FILES)[:12]
-        return version, export(folder, manifest["policy"], manifest["settings"], version)

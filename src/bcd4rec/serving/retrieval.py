@@ -5,11 +5,13 @@ that are is chosen by measurement: the fewest with which the policy's own querie
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bcd4rec.artifacts import atomic_file, read_json, write_json
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
@@ -20,6 +22,7 @@ LARGE = 100_000  # from more items on
 POOL = 200  # items that are retrieved at least
 QUERIES, DEPTH = 64, 20  # recall is measured on so many queries, over so many best items
 WANTED = 0.97  # recall
+INDEX, MEASURED = "retrieval.faiss", "retrieval.json"
 SAMPLE = 64  # items to learn each centre from
 
 
@@ -35,32 +38,40 @@ class Measured:
 class Retrieval:
     """Finds the items with the largest inner products."""
 
-    def __init__(self, policy: OnnxPolicy, states: States, seed: int = 0):
-        self._faiss = _import_faiss()
-        self._faiss.omp_set_num_threads(1)  # as many requests as threads run side by side
-        table = np.ascontiguousarray(policy.tower.table)
-        self._index = self._build(table, seed)
-        queries = policy.preference(states)[0]
-        self.measured = self._choose_probes(queries, exact_best(queries, table, DEPTH))
+    def __init__(self, index: Any, measured: Measured | None = None):
+        _import_faiss().omp_set_num_threads(1)  # as many requests as threads run side by side
+        self._index, self.measured = index, measured or Measured(0.0, 1, 0.0)
+        self._index.nprobe = self.measured.probes
 
-    def _build(self, table: FloatArray, seed: int) -> Any:
-        items, width = table.shape
-        faiss, lists = self._faiss, int(2 * np.sqrt(items))
-        quantiser = faiss.IndexFlatIP(width)
-        index = faiss.IndexIVFScalarQuantizer(
-            quantiser, width, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
-        )
-        index.cp.niter, index.cp.seed = 6, 1234
-        rows = generator(seed, "retrieval").choice(items, min(items, SAMPLE * lists), replace=False)
-        index.train(table[np.sort(rows)])
-        for start in range(0, items, 50_000):
-            index.add(table[start : start + 50_000])
-        self._keep = quantiser
-        return index
+    @classmethod
+    def build(cls, policy: OnnxPolicy, states: States, seed: int = 0) -> "Retrieval":
+        """Group the items, and measure on the preferences of `states` how many groups have to be looked into."""
+        table, queries = policy.tower.table, policy.preference(states)[0]
+        found = cls(_grouped(table, seed))
+        found.measured = found._choose_probes(queries, exact_best(queries, table, DEPTH))
+        return found
+
+    def save(self, folder: Path, version: str) -> list[Path]:
+        """Beside the bundle's arrays, for servers that start at once."""
+        with atomic_file(folder / INDEX, force=True) as partial:
+            _import_faiss().write_index(self._index, str(partial))
+        with atomic_file(folder / MEASURED, force=True) as partial:
+            write_json(partial, {"version": version} | asdict(self.measured))
+        return [folder / INDEX, folder / MEASURED]
+
+    @classmethod
+    def read(cls, folder: Path, version: str) -> "Retrieval | None":
+        """What `save` wrote for this very bundle."""
+        if not (folder / INDEX).is_file() or not (folder / MEASURED).is_file():
+            return None
+        values = read_json(folder / MEASURED)
+        if values.pop("version", None) != version:
+            return None
+        return cls(_import_faiss().read_index(str(folder / INDEX)), Measured(**values))
 
     def _choose_probes(self, queries: FloatArray, expected: IntArray) -> Measured:
-        """The fewest groups with the wanted recall, or the best that a sixteenth of them gives."""
-        probes, most = 8, max(8, self._index.nlist // 16)
+        """The fewest groups with the wanted recall, or what an eighth of them gives."""
+        probes, most = 8, min(self._index.nlist, max(64, self._index.nlist // 8))
         while True:
             self._index.nprobe = probes
             began = time.perf_counter()
@@ -69,13 +80,27 @@ class Retrieval:
             recall = float(np.mean([np.isin(row, pool).mean() for row, pool in zip(expected, found, strict=True)]))
             if recall >= WANTED or probes >= most:
                 return Measured(recall, probes, spent)
-            probes *= 2
+            probes = min(2 * probes, most)
 
     def pool(self, preference: FloatArray, least: int) -> IntArray:
         """(C,) the likely best items of one preference vector (1, D), ascending; at least `least` if there are."""
         _, items = self._index.search(np.ascontiguousarray(preference), POOL + least)
         found: IntArray = np.sort(items[0][items[0] >= 0]).astype(np.int32)
         return found
+
+
+def _grouped(table: FloatArray, seed: int) -> Any:
+    """An inverted file over all items, eight bits for each entry of a vector."""
+    items, width = table.shape
+    faiss, lists = _import_faiss(), int(2 * np.sqrt(items))
+    index = faiss.index_factory(width, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    clustering = faiss.extract_index_ivf(index).cp
+    clustering.niter, clustering.seed = 6, 1234
+    rows = generator(seed, "retrieval").choice(items, min(items, SAMPLE * lists), replace=False)
+    index.train(table[np.sort(rows)])
+    for start in range(0, items, 50_000):
+        index.add(table[start : start + 50_000])
+    return index
 
 
 def exact_best(queries: FloatArray, table: FloatArray, depth: int) -> IntArray:
@@ -116,7 +141,8 @@ def retrieval_for(served: Served, large: int = LARGE) -> Retrieval | None:
     policy = served.policy
     if not isinstance(policy, OnnxPolicy) or policy.n_items <= large or policy.constrained:
         return None
-    return Retrieval(policy, likely_states(served, policy))
+    stored = Retrieval.read(served.folder, served.version)
+    return stored or Retrieval.build(policy, likely_states(served, policy))
 
 
 def _import_faiss() -> Any:
