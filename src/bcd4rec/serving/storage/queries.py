@@ -152,9 +152,11 @@ def stream_slates(connection: Connection, selection: Selection) -> Iterator[Row]
     )
 
 
-def slate_count(connection: Connection, selection: Selection) -> int:
-    sql = f"SELECT COUNT(*) FROM {IMPRESSIONS} i {selection.where}"  # noqa: S608 (our names)
-    return int(connection.rows(sql, *selection.values)[0][0])
+def size_of(connection: Connection, selection: Selection) -> tuple[int, int]:
+    """How many slates, and how many sessions."""
+    sql = f"SELECT COUNT(*), COUNT(DISTINCT session_id) FROM {IMPRESSIONS} i {selection.where}"  # noqa: S608 (our names)
+    slates, sessions = connection.rows(sql, *selection.values)[0]
+    return int(slates), int(sessions)
 
 
 def feedback_without_slate(connection: Connection) -> int:
