@@ -78,7 +78,7 @@ def _open(database: Database) -> Connection:
             raise
         words = " ".join(str(error).split())
         raise InputError(
-            f"--database: {database.name} cannot be read ({words}); did `bcd4rec serve` write it?"
+            f"--database: {database.name} cannot be read ({words}); expected what `bcd4rec serve` wrote."
         ) from None
     return connection
 

@@ -67,10 +67,10 @@ def create_tables(connection: Connection) -> None:
 
 
 def check_version(connection: Connection) -> None:
-    found = connection.rows("SELECT version FROM bcd4rec_storage")
-    if found != [(VERSION,)]:
+    found = ", ".join(str(version) for (version,) in connection.rows("SELECT version FROM bcd4rec_storage"))
+    if found != str(VERSION):
         raise InputError(
-            f"The database has tables of version {found}, expected {VERSION}; use the bcd4rec of its time."
+            f"The database has tables of version {found}, expected {VERSION}; use the bcd4rec that made it."
         )
 
 
@@ -90,13 +90,22 @@ def _impression_row(one: Impression) -> Row:
     return one.request_id, one.session_id, one.step, one.policy, one.arm, one.time_us, len(one.items), *lists
 
 
-def session_rows(connection: Connection, session_id: str) -> list[Row]:
-    """(request_id, step, items, item, response, time_us); the last three are null for slates without feedback."""
-    return connection.rows(
+def session_rows(connection: Connection, session_id: str, requests: Sequence[str] = ()) -> list[Row]:
+    """(request_id, step, items, item, response, time_us); the last three are null for slates without feedback.
+
+    `requests` are slates of the session that may be too new to be here; early feedback to them has null items.
+    """
+    rows = connection.rows(
         """SELECT i.request_id, i.step, i.items, f.item, f.response, f.time_us FROM bcd4rec_impressions i
         LEFT JOIN bcd4rec_feedback f ON f.request_id = i.request_id WHERE i.session_id = ?""",
         session_id,
     )
+    known = {row[0] for row in rows}
+    early = "SELECT request_id, NULL, NULL, item, response, time_us FROM bcd4rec_feedback WHERE request_id = ?"
+    for request in requests:
+        if request not in known:
+            rows += connection.rows(early, request)
+    return rows
 
 
 def arm_counts(connection: Connection) -> list[ArmCounts]:

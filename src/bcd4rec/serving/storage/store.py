@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ COUNT_PATIENCE = 5.0
 ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting would take more of the time than this
 CLOSE_SECONDS = 10.0
 
+log = logging.getLogger(__name__)
+
 
 def open_store(
     url: str,
@@ -41,7 +44,9 @@ def open_store(
     except Exception as error:
         if not database.away(error):
             raise
-        raise InputError(f"--database: {database.name} cannot be used ({words(error)}); is it there?") from None
+        raise InputError(
+            f"--database: {database.name} cannot be used ({words(error)}); choose another, or mend it."
+        ) from None
 
 
 class Store:
@@ -73,8 +78,8 @@ class Store:
         """
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
         stored: dict[str, Answers] = {}
-        for request, step, items, item, response, when in self._read_session(session_id):
-            if request not in shown:
+        for request, step, items, item, response, when in self._read_session(session_id, list(shown)):
+            if items is not None:
                 shown[request] = (step, tuple(json.loads(items)))
             if item is not None:
                 stored.setdefault(request, {})[item, response] = when
@@ -88,8 +93,12 @@ class Store:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
         with self._counting:
             if time.monotonic() >= self._arms_due and self.status().connected:
-                with contextlib.suppress(Exception):  # the writer finds out and tells why
+                try:
                     self._count_arms()
+                except Exception as error:
+                    if not self._database.away(error):
+                        raise
+                    log.warning("Arms could not be counted: %s", words(error))
             return self._arms
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -107,14 +116,17 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str) -> list[Row]:
+    def _read_session(self, session_id: str, requests: list[str]) -> list[Row]:
         """What the database knows; nothing while it is away. Never connects: that could take seconds."""
         with self._reading:
             if self._reader is None:
                 return []
             try:
-                return queries.session_rows(self._reader, session_id)
-            except Exception:
+                return queries.session_rows(self._reader, session_id, requests)
+            except Exception as error:
+                if not self._database.away(error):
+                    raise
+                log.warning("A session was told from memory: %s", words(error))
                 self._close_reader()
                 return []
 
