@@ -132,6 +132,17 @@ def test_many_threads_and_every_future_is_kept(url: str) -> None:
         store.submit([slate(1)])
 
 
+def test_the_newest_slates_of_a_session_that_does_not_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(url)
+    for number in range(20):
+        store.submit([slate(number), answer(number, "a", "click", NOW + number), answer(number, "b", "skip", NOW)])
+    store.close()
+    monkeypatch.setattr(queries, "SESSION_SLATES", 7)
+    store = open_store(url)
+    assert store.session("s") == [("b", "skip")] * 7 + [("a", "click")] * 7
+    store.close()
+
+
 def test_closing_drains(url: str, tmp_path: Path) -> None:
     store = open_store(url)
     futures = [store.submit([slate(number)]) for number in range(3000)]

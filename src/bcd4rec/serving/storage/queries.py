@@ -9,6 +9,7 @@ from bcd4rec.serving.storage.database import Connection, Row
 from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, Record
 
 VERSION = 1
+SESSION_SLATES = 500  # of a session that does not end, the newest ones make its state
 IMPRESSIONS = "bcd4rec_impressions"
 FEEDBACK = "bcd4rec_feedback"
 IMPRESSION_COLUMNS = (
@@ -26,7 +27,7 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS bcd4rec_feedback (
         request_id TEXT, item TEXT, response TEXT, time_us BIGINT NOT NULL,
         PRIMARY KEY (request_id, item, response))""",
-    "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_session ON bcd4rec_impressions (session_id)",
+    "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_session ON bcd4rec_impressions (session_id, time_us)",
     "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_time ON bcd4rec_impressions (time_us)",
     "CREATE INDEX IF NOT EXISTS bcd4rec_feedback_time ON bcd4rec_feedback (time_us)",
 )
@@ -90,21 +91,23 @@ def _impression_row(one: Impression) -> Row:
     return one.request_id, one.session_id, one.step, one.policy, one.arm, one.time_us, len(one.items), *lists
 
 
-def session_rows(connection: Connection, session_id: str, requests: Sequence[str] = ()) -> list[Row]:
-    """(request_id, step, items, item, response, time_us); the last three are null for slates without feedback.
-
-    `requests` are slates of the session that may be too new to be here; early feedback to them has null items.
-    """
-    rows = connection.rows(
-        """SELECT i.request_id, i.step, i.items, f.item, f.response, f.time_us FROM bcd4rec_impressions i
-        LEFT JOIN bcd4rec_feedback f ON f.request_id = i.request_id WHERE i.session_id = ?""",
+def slates_of(connection: Connection, session_id: str) -> list[Row]:
+    """(request_id, step, items) of the session's newest slates."""
+    return connection.rows(
+        "SELECT request_id, step, items FROM bcd4rec_impressions WHERE session_id = ? ORDER BY time_us DESC LIMIT ?",
         session_id,
+        SESSION_SLATES,
     )
-    known = {row[0] for row in rows}
-    early = "SELECT request_id, NULL, NULL, item, response, time_us FROM bcd4rec_feedback WHERE request_id = ?"
-    for request in requests:
-        if request not in known:
-            rows += connection.rows(early, request)
+
+
+def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
+    """(request_id, item, response, time_us); a join would do, but without statistics PostgreSQL reads all for it."""
+    rows: list[Row] = []
+    for first in range(0, len(requests), SESSION_SLATES):
+        part = requests[first : first + SESSION_SLATES]
+        marks = ", ".join("?" * len(part))
+        sql = f"SELECT request_id, item, response, time_us FROM {FEEDBACK} WHERE request_id IN ({marks})"  # noqa: S608
+        rows += connection.rows(sql, *part)
     return rows
 
 

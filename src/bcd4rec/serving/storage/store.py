@@ -77,12 +77,11 @@ class Store:
         While the database is away this is what the records in memory tell.
         """
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
+        slates, feedback = self._read_session(session_id, list(shown))
+        shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
         stored: dict[str, Answers] = {}
-        for request, step, items, item, response, when in self._read_session(session_id, list(shown)):
-            if items is not None:
-                shown[request] = (step, tuple(json.loads(items)))
-            if item is not None:
-                stored.setdefault(request, {})[item, response] = when
+        for request, item, response, when in feedback:
+            stored.setdefault(request, {})[item, response] = when
         events = []
         for request, (step, items) in shown.items():
             answers = self._recent.answers(request) | stored.get(request, {})
@@ -116,19 +115,24 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str, requests: list[str]) -> list[Row]:
-        """What the database knows; nothing while it is away. Never connects: that could take seconds."""
+    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
+        """Slates and feedback, also to the `new` slates, that the database knows; nothing while it is away.
+
+        Never connects: that could take seconds.
+        """
         with self._reading:
             if self._reader is None:
-                return []
+                return [], []
             try:
-                return queries.session_rows(self._reader, session_id, requests)
+                slates = queries.slates_of(self._reader, session_id)
+                requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
+                return slates, queries.feedback_to(self._reader, requests)
             except Exception as error:
                 if not self._database.away(error):
                     raise
                 log.warning("A session was told from memory: %s", words(error))
                 self._close_reader()
-                return []
+                return [], []
 
     def _refresh_reader(self) -> None:
         """Called by the writing thread when the database is there."""
