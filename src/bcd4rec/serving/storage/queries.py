@@ -9,6 +9,7 @@ from bcd4rec.serving.storage.database import Connection, Row
 from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, Record
 
 VERSION = 1
+SESSION_SLATES = 500  # of a session that does not end, the newest ones make its state
 IMPRESSIONS = "bcd4rec_impressions"
 FEEDBACK = "bcd4rec_feedback"
 IMPRESSION_COLUMNS = (
@@ -26,7 +27,7 @@ TABLES = (
     """CREATE TABLE IF NOT EXISTS bcd4rec_feedback (
         request_id TEXT, item TEXT, response TEXT, time_us BIGINT NOT NULL,
         PRIMARY KEY (request_id, item, response))""",
-    "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_session ON bcd4rec_impressions (session_id)",
+    "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_session ON bcd4rec_impressions (session_id, time_us)",
     "CREATE INDEX IF NOT EXISTS bcd4rec_impressions_time ON bcd4rec_impressions (time_us)",
     "CREATE INDEX IF NOT EXISTS bcd4rec_feedback_time ON bcd4rec_feedback (time_us)",
 )
@@ -67,10 +68,10 @@ def create_tables(connection: Connection) -> None:
 
 
 def check_version(connection: Connection) -> None:
-    found = connection.rows("SELECT version FROM bcd4rec_storage")
-    if found != [(VERSION,)]:
+    found = ", ".join(str(version) for (version,) in connection.rows("SELECT version FROM bcd4rec_storage"))
+    if found != str(VERSION):
         raise InputError(
-            f"The database has tables of version {found}, expected {VERSION}; use the bcd4rec of its time."
+            f"The database has tables of version {found}, expected {VERSION}; use the bcd4rec that made it."
         )
 
 
@@ -90,13 +91,24 @@ def _impression_row(one: Impression) -> Row:
     return one.request_id, one.session_id, one.step, one.policy, one.arm, one.time_us, len(one.items), *lists
 
 
-def session_rows(connection: Connection, session_id: str) -> list[Row]:
-    """(request_id, step, items, item, response, time_us); the last three are null for slates without feedback."""
+def slates_of(connection: Connection, session_id: str) -> list[Row]:
+    """(request_id, step, items) of the session's newest slates."""
     return connection.rows(
-        """SELECT i.request_id, i.step, i.items, f.item, f.response, f.time_us FROM bcd4rec_impressions i
-        LEFT JOIN bcd4rec_feedback f ON f.request_id = i.request_id WHERE i.session_id = ?""",
+        "SELECT request_id, step, items FROM bcd4rec_impressions WHERE session_id = ? ORDER BY time_us DESC LIMIT ?",
         session_id,
+        SESSION_SLATES,
     )
+
+
+def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
+    """(request_id, item, response, time_us); a join would do, but without statistics PostgreSQL reads all for it."""
+    rows: list[Row] = []
+    for first in range(0, len(requests), SESSION_SLATES):
+        part = requests[first : first + SESSION_SLATES]
+        marks = ", ".join("?" * len(part))
+        sql = f"SELECT request_id, item, response, time_us FROM {FEEDBACK} WHERE request_id IN ({marks})"  # noqa: S608
+        rows += connection.rows(sql, *part)
+    return rows
 
 
 def arm_counts(connection: Connection) -> list[ArmCounts]:
@@ -152,9 +164,11 @@ def stream_slates(connection: Connection, selection: Selection) -> Iterator[Row]
     )
 
 
-def slate_count(connection: Connection, selection: Selection) -> int:
-    sql = f"SELECT COUNT(*) FROM {IMPRESSIONS} i {selection.where}"  # noqa: S608 (our names)
-    return int(connection.rows(sql, *selection.values)[0][0])
+def size_of(connection: Connection, selection: Selection) -> tuple[int, int]:
+    """How many slates, and how many sessions."""
+    sql = f"SELECT COUNT(*), COUNT(DISTINCT session_id) FROM {IMPRESSIONS} i {selection.where}"  # noqa: S608 (our names)
+    slates, sessions = connection.rows(sql, *selection.values)[0]
+    return int(slates), int(sessions)
 
 
 def feedback_without_slate(connection: Connection) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ COUNT_PATIENCE = 5.0
 ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting would take more of the time than this
 CLOSE_SECONDS = 10.0
 
+log = logging.getLogger(__name__)
+
 
 def open_store(
     url: str,
@@ -41,7 +44,9 @@ def open_store(
     except Exception as error:
         if not database.away(error):
             raise
-        raise InputError(f"--database: {database.name} cannot be used ({words(error)}); is it there?") from None
+        raise InputError(
+            f"--database: {database.name} cannot be used ({words(error)}); choose another, or mend it."
+        ) from None
 
 
 class Store:
@@ -72,12 +77,11 @@ class Store:
         While the database is away this is what the records in memory tell.
         """
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
+        slates, feedback = self._read_session(session_id, list(shown))
+        shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
         stored: dict[str, Answers] = {}
-        for request, step, items, item, response, when in self._read_session(session_id):
-            if request not in shown:
-                shown[request] = (step, tuple(json.loads(items)))
-            if item is not None:
-                stored.setdefault(request, {})[item, response] = when
+        for request, item, response, when in feedback:
+            stored.setdefault(request, {})[item, response] = when
         events = []
         for request, (step, items) in shown.items():
             answers = self._recent.answers(request) | stored.get(request, {})
@@ -88,8 +92,12 @@ class Store:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
         with self._counting:
             if time.monotonic() >= self._arms_due and self.status().connected:
-                with contextlib.suppress(Exception):  # the writer finds out and tells why
+                try:
                     self._count_arms()
+                except Exception as error:
+                    if not self._database.away(error):
+                        raise
+                    log.warning("Arms could not be counted: %s", words(error))
             return self._arms
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
@@ -107,16 +115,24 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str) -> list[Row]:
-        """What the database knows; nothing while it is away. Never connects: that could take seconds."""
+    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
+        """Slates and feedback, also to the `new` slates, that the database knows; nothing while it is away.
+
+        Never connects: that could take seconds.
+        """
         with self._reading:
             if self._reader is None:
-                return []
+                return [], []
             try:
-                return queries.session_rows(self._reader, session_id)
-            except Exception:
+                slates = queries.slates_of(self._reader, session_id)
+                requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
+                return slates, queries.feedback_to(self._reader, requests)
+            except Exception as error:
+                if not self._database.away(error):
+                    raise
+                log.warning("A session was told from memory: %s", words(error))
                 self._close_reader()
-                return []
+                return [], []
 
     def _refresh_reader(self) -> None:
         """Called by the writing thread when the database is there."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -19,7 +20,8 @@ GROUP_RECORDS = 5_000
 PATIENCE = 1.0  # seconds to wait for another process's lock
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a database that is away
 PING_SECONDS = 1.0  # how soon an idle store notices that its database is away
-PRUNE_SECONDS, PRUNE_SLATES = 600.0, 2_000  # how often old records are looked for; how many go in one transaction
+PRUNE_SECONDS = 600.0  # how often old records are looked for
+PRUNE_SLATES, PRUNE_PAUSE = 2_000, 0.2  # how many go in one transaction, and seconds before the next of these
 DAY_US = 86_400_000_000
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Writer:
         self._closing = False
         self._abandoned = threading.Event()
         self._connection: Connection | None = self._connect()  # from here on the thread's own
-        self._next_prune = 0.0
+        self._next_prune = 0.0 if retention_days is not None else math.inf
         self._thread = threading.Thread(target=self._run, name="bcd4rec store", daemon=True)
         self._thread.start()
 
@@ -100,8 +102,8 @@ class Writer:
         while (group := self._next_group()) is not None:
             if group:
                 self._settle(group)
-            else:
-                self._idle()
+            if not group or time.monotonic() >= self._next_prune:
+                self._look_after()
         self._disconnect()
 
     def _next_group(self) -> list[Submission] | None:
@@ -166,7 +168,8 @@ class Writer:
         log.warning("%d records were not stored: %s", len(submission.records), words(error))
         submission.future.set_exception(error)
 
-    def _idle(self) -> None:
+    def _look_after(self) -> None:
+        """What is done between groups: is the database there, and is anything too old?"""
         try:
             self._connected_or_again().ping()
             self._found()
@@ -180,7 +183,7 @@ class Writer:
             return
         before_us = time.time_ns() // 1000 - int(self._retention_days * DAY_US)
         more = queries.prune(self._connected_or_again(), before_us, PRUNE_SLATES)
-        self._next_prune = time.monotonic() + (0 if more else PRUNE_SECONDS)
+        self._next_prune = time.monotonic() + (PRUNE_PAUSE if more else PRUNE_SECONDS)
 
     # ---- the connection
 
