@@ -181,7 +181,7 @@ def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytes
 
 def test_a_slow_body_is_not_waited_for(served: Served) -> None:
     metrics = Metrics(list, Away().status)
-    gate = Gate(lambda *_: pytest.fail("was let in"), Keys([]), Keys([]), Limits(body_seconds=0.05), metrics)
+    gate = Gate(lambda *_: pytest.fail("was let in"), {}, Keys([]), Keys([]), Limits(body_seconds=0.05), metrics)
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:

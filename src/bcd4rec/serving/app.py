@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from bcd4rec import __version__
 from bcd4rec.errors import InputError
-from bcd4rec.serving import messages
+from bcd4rec.serving import direct, failures, messages
 from bcd4rec.serving.arms import Arm
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Asgi, Gate
@@ -51,7 +51,7 @@ def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: N
     _add_watching(app, service)
     _add_policies(app, service)
     _add_page(app, service, names or Names())
-    return Gate(app, keys, admin, limits, service.metrics)  # type: ignore[arg-type]
+    return Gate(app, direct.handlers(service), keys, admin, limits, service.metrics)  # type: ignore[arg-type]
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -67,22 +67,13 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid" or first["loc"] in (("body",), ()):
-            return _problem(422, "The body is not a JSON object with content-type application/json.")
-        where = ".".join(
-            str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained"))
-        )
-        return _problem(422, f"{where or 'body'}: {first['msg']}."[:400])
+        return _problem(422, failures.of_validation(error.errors()))
 
     @app.exception_handler(InputError)
-    async def refused(request: Request, error: InputError) -> Response:
-        return _problem(422, str(error)[:400])
-
     @app.exception_handler(BufferFull)
     @app.exception_handler(StoreClosed)
-    async def full(request: Request, error: Exception) -> Response:
-        return _problem(503, "Too many records wait for the database; send this again later.")
+    async def refused(request: Request, error: Exception) -> Response:
+        return _problem(*failures.of(error))
 
     @app.exception_handler(HTTPException)
     async def known(request: Request, error: HTTPException) -> Response:
@@ -92,22 +83,23 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> Response:
-        return _problem(500, "The server failed; its log says why.")
+        return _problem(*failures.of(error))
 
 
 def _add_recommending(app: FastAPI, service: Service) -> None:
     @app.post("/v1/recommend", responses=PROBLEMS | {200: {"model": messages.RecommendResponse}})
     async def recommend(asked: messages.RecommendRequest) -> Response:
         """Recommend items for a session."""
-        return _json(await service.recommend(asked))
+        status, value = await direct.recommend(service, asked)
+        return _json(value, status)
 
     both: dict[int | str, dict[str, Any]] = {code: {"model": messages.FeedbackResponse} for code in (200, 202)}
 
     @app.post("/v1/feedback", responses=PROBLEMS | both)
     async def feedback(told: messages.FeedbackRequest) -> Response:
         """Tell how people answered. Status 200 means that it is on disk; 202 that it waits for the database."""
-        stored = await service.feedback(told)
-        return _json({"accepted": len(told.responses), "stored": stored}, 200 if stored else 202)
+        status, value = await direct.feedback(service, told)
+        return _json(value, status)
 
 
 def _add_watching(app: FastAPI, service: Service) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from bcd4rec.serving.direct import Handler
 from bcd4rec.serving.metrics import Metrics
 from bcd4rec.serving.security import Keys, Limits, Rates
 
@@ -32,15 +33,21 @@ class Refused(Exception):  # noqa: N818
 
 
 class Gate:
-    def __init__(self, app: Asgi, keys: Keys, admin: Keys, limits: Limits, metrics: Metrics):
-        self._app, self._keys, self._admin, self._limits, self._metrics = app, keys, admin, limits, metrics
+    """`handlers` answer the POST requests of their paths; everything else goes to `app`."""
+
+    def __init__(
+        self, app: Asgi, handlers: dict[str, Handler], keys: Keys, admin: Keys, limits: Limits, metrics: Metrics
+    ):
+        self._app, self._handlers, self._metrics = app, handlers, metrics
+        self._keys, self._admin, self._limits = keys, admin, limits
         self._rates = Rates(limits.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, path = time.perf_counter(), 500, scope["path"]
+        handler = self._handlers.get(path) if scope["method"] == "POST" else None
 
         async def answer(message: dict[str, Any]) -> None:
             nonlocal status
@@ -52,12 +59,16 @@ class Gate:
         try:
             self._admit(scope)
             body = await self._body(scope, receive)
-            await self._app(scope, _replay(body, receive), answer)
+            if handler is not None:
+                await _send(answer, *await handler(body))
+            else:
+                await self._app(scope, _replay(body, receive), answer)
         except Refused as refused:
-            await _say(answer, refused.status, refused.sentence)
+            await _send(answer, refused.status, orjson.dumps({"error": refused.sentence}))
         finally:
-            route = scope.get("route")  # the router leaves its route here; made-up paths are counted together
-            self._metrics.request(getattr(route, "path", "other"), status, time.perf_counter() - began)
+            # The router leaves its route in the scope; made-up paths are counted together.
+            route = path if handler is not None else getattr(scope.get("route"), "path", "other")
+            self._metrics.request(route, status, time.perf_counter() - began)
 
     def _admit(self, scope: Scope) -> None:
         path, given = scope["path"], _key(scope["headers"])
@@ -128,8 +139,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _say(send: Send, status: int, sentence: str) -> None:
-    body = orjson.dumps({"error": sentence})
+async def _send(send: Send, status: int, body: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 429:
         headers.append((b"retry-after", b"1"))
