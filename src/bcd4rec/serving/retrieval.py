@@ -39,7 +39,7 @@ class Retrieval:
     """Finds the items with the largest inner products."""
 
     def __init__(self, index: Any, measured: Measured | None = None):
-        _import_faiss().omp_set_num_threads(1)  # as many requests as threads run side by side
+        self._faiss = _import_faiss()
         self._index, self.measured = index, measured or Measured(0.0, 1, 0.0)
         self._index.nprobe = self.measured.probes
 
@@ -84,6 +84,7 @@ class Retrieval:
 
     def pool(self, preference: FloatArray, least: int) -> IntArray:
         """(C,) the likely best items of one preference vector (1, D), ascending; at least `least` if there are."""
+        self._faiss.omp_set_num_threads(1)  # of the calling thread; requests run side by side instead
         _, items = self._index.search(np.ascontiguousarray(preference), POOL + least)
         found: IntArray = np.sort(items[0][items[0] >= 0]).astype(np.int32)
         return found
