@@ -21,13 +21,14 @@ def export(
 ) -> None:
     """Write the policy's networks into its folder: model.onnx (states to preference vectors), quantiles.onnx and,
     where the policy has one, behaviour.onnx. For catalogues above 100,000 items also the index of candidates."""
-    from bcd4rec.console import emit_json, say
+    from bcd4rec.console import emit_json, progress, say
     from bcd4rec.errors import InputError
     from bcd4rec.serving.bundles import export_bundle
 
     if not onnx:
         raise InputError("`bcd4rec export` needs to know the format: pass --onnx.")
-    version, written = export_bundle(policy)
+    with progress() as tick:
+        version, written = export_bundle(policy, tick)
     if json:
         emit_json({"policy": str(policy), "version": version, "files": [path.name for path in written]})
         return

@@ -50,7 +50,7 @@ def serve(
     """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
     _need_packages()
     from bcd4rec.config import OPTIONS
-    from bcd4rec.console import emit_json, say
+    from bcd4rec.console import emit_json, progress, say
     from bcd4rec.policies.ranking import Exploration
     from bcd4rec.serving.app import make_app
     from bcd4rec.serving.arms import Arms, load_arm
@@ -65,8 +65,9 @@ def serve(
     _refuse_own(exploration.kind)
     keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
     names = Names.read(items) if items is not None else None
-    arms = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0)]
-    arms += [load_arm("b", ab, share)] if ab is not None else []
+    with progress() as tick:
+        arms = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
+        arms += [load_arm("b", ab, share, tick)] if ab is not None else []
     bound = listen(host, port)
     rewards = {name: value for arm in arms for name, value in arm.recommender.served.responses.rewards.items()}
     store = open_store(database, buffer, retention_days, rewards)

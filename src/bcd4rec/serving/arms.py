@@ -5,6 +5,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.recommending import Recommender
@@ -25,9 +26,9 @@ class Arm:
         return self.recommender.served.version
 
 
-def load_arm(name: str, folder: Path, share: float) -> Arm:
+def load_arm(name: str, folder: Path, share: float, tick: Tick = no_tick) -> Arm:
     served = load(folder)
-    return Arm(name, folder, share, Recommender(served, retrieval_for(served)))
+    return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)))
 
 
 class Arms:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bcd4rec.artifacts import atomic_file, read_json, write_json
+from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
@@ -44,10 +45,10 @@ class Retrieval:
         self._index.nprobe = self.measured.probes
 
     @classmethod
-    def build(cls, policy: OnnxPolicy, states: States, seed: int = 0) -> "Retrieval":
+    def build(cls, policy: OnnxPolicy, states: States, tick: Tick = no_tick, seed: int = 0) -> "Retrieval":
         """Group the items, and measure on the preferences of `states` how many groups have to be looked into."""
         table, queries = policy.tower.table, policy.preference(states)[0]
-        found = cls(_grouped(table, seed))
+        found = cls(_grouped(table, tick, seed))
         found.measured = found._choose_probes(queries, exact_best(queries, table, DEPTH))
         return found
 
@@ -90,7 +91,7 @@ class Retrieval:
         return found
 
 
-def _grouped(table: FloatArray, seed: int) -> Any:
+def _grouped(table: FloatArray, tick: Tick, seed: int) -> Any:
     """An inverted file over all items, eight bits for each entry of a vector."""
     items, width = table.shape
     faiss, lists = _import_faiss(), int(2 * np.sqrt(items))
@@ -98,8 +99,10 @@ def _grouped(table: FloatArray, seed: int) -> Any:
     clustering = faiss.extract_index_ivf(index).cp
     clustering.niter, clustering.seed = 6, 1234
     rows = generator(seed, "retrieval").choice(items, min(items, SAMPLE * lists), replace=False)
+    tick("grouping items", 0.0)
     index.train(table[np.sort(rows)])
     for start in range(0, items, 50_000):
+        tick("indexing items", start / items)
         index.add(table[start : start + 50_000])
     return index
 
@@ -137,13 +140,13 @@ def _states(served: Served, sessions: list[list[int]]) -> States:
     return States(positives, States.empty(len(sessions), 0, served.skips).skips)
 
 
-def retrieval_for(served: Served, large: int = LARGE) -> Retrieval | None:
+def retrieval_for(served: Served, large: int = LARGE, tick: Tick = no_tick) -> Retrieval | None:
     """None where the catalogue is small enough to be scored whole, or where the policy has no vectors."""
     policy = served.policy
     if not isinstance(policy, OnnxPolicy) or policy.n_items <= large or policy.constrained:
         return None
     stored = Retrieval.read(served.folder, served.version)
-    return stored or Retrieval.build(policy, likely_states(served, policy))
+    return stored or Retrieval.build(policy, likely_states(served, policy), tick)
 
 
 def _import_faiss() -> Any:
