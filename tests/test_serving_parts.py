@@ -18,6 +18,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
 from bcd4rec.serving.app import make_app
 from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
@@ -117,7 +118,7 @@ class Away:
         self.taken += list(records)
         return Future()
 
-    def session(self, session_id: str) -> list[tuple[str, str]]:
+    def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
         return []
 
     def status(self) -> StoreStatus:
@@ -174,6 +175,24 @@ def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytes
 
     answer = asyncio.run(talk())
     assert (answer.status_code, answer.json()) == (500, {"error": "The server failed; its log says why."})
+
+
+# ---- sessions in memory
+
+
+def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
+    begun = Begun(reach=4)
+    assert not begun.covers("a")
+    begun.begin("a")
+    begun.shown("r1", 1)
+    begun.told(["r1", "r1"])
+    assert begun.covers("a")
+    begun.begin("b")
+    begun.shown("r2", 1)
+    assert not begun.covers("a")  # four records later it may be forgotten in part
+    assert begun.covers("b")
+    begun.told(["from before the restart"])
+    assert not begun.covers("b")
 
 
 # ---- limits

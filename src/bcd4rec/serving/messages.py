@@ -36,7 +36,7 @@ class RecommendRequest(Message):
     """How many items."""
     candidates: list[Item] | None = Field(default=None, max_length=LONGEST_LIST)
     """Only these may be recommended."""
-    exclude: list[Item] = Field(default=[], max_length=LONGEST_LIST)
+    exclude: list[Item] = Field(default_factory=list, max_length=LONGEST_LIST)
     """None of these may be recommended. Items liked in this session never are."""
     explore: StrictBool | None = None
     """False turns exploration off for this request; it never happens unless the server was started with it."""

@@ -1,8 +1,9 @@
 """What the server does, apart from HTTP: sessions in, slates out, everything noted down."""
 
 import asyncio
+import hashlib
+import os
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import TOLD, Metrics
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
@@ -25,16 +27,22 @@ Events = list[tuple[ItemId, str | None]]
 
 class Service:
     def __init__(self, arms: Arms, store: Store, exploration: Exploration = GREEDY, seed: int = 0, local: bool = True):
-        """`local`: reading a session from the store is a matter of microseconds and needs no thread."""
+        """`local`: the database is this process's own, and reading a session from it needs no thread."""
         self.arms, self.store, self.exploration, self.seed = arms, store, exploration, seed
         self.metrics = Metrics(store.arms, store.status)
-        self._local = local
+        self._local, self._begun = local, Begun()
+        self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
     # ---- recommending
 
+    def _new_id(self) -> str:
+        """Nobody can guess the next one. The system's random numbers would let other threads go first, each time."""
+        self._count += 1
+        return hashlib.blake2b(self._count.to_bytes(8, "little"), key=self._secret, digest_size=16).hexdigest()
+
     async def recommend(self, asked: RecommendRequest) -> dict[str, Any]:
-        request_id = uuid.uuid4().hex
+        request_id = self._new_id()
         session_id = asked.session_id or request_id
         arm = self.arms.of(session_id)
         events, opening = await self._events(asked, session_id)
@@ -51,12 +59,21 @@ class Service:
         """What happened in the session, and whether the server hears of it for the first time."""
         known: Sequence[tuple[ItemId, str | None]] = []
         if asked.session_id is not None:
-            read = self.store.session
-            known = read(session_id) if self._local else await asyncio.to_thread(read, session_id)
+            known = await self._known(session_id)
         if asked.session is None:
             return list(known), False
         given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
         return given, not known and session_id not in self._steps
+
+    async def _known(self, session_id: str) -> list[tuple[str, str]]:
+        if not self._local:
+            return await asyncio.to_thread(self.store.session, session_id)
+        if self._begun.covers(session_id):
+            return self.store.session(session_id, in_memory=True)
+        known = self.store.session(session_id)
+        if not known:
+            self._begun.begin(session_id)
+        return known
 
     def _answer(self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str) -> dict[str, Any]:
         served, recommender = arm.recommender.served, arm.recommender
@@ -109,6 +126,7 @@ class Service:
         records.append(
             Impression(request_id, session_id, step, arm.version, arm.name, now, tuple(items), propensities, values)
         )
+        self._begun.shown(request_id, len(records))
         try:
             self.store.submit(records)
         except (BufferFull, StoreClosed):
@@ -135,6 +153,7 @@ class Service:
             if answer.response not in names:
                 raise InputError(f"response: found {answer.response!r}, expected one of {', '.join(sorted(names))}.")
             records.append(Feedback(request_id, str(answer.item), answer.response, now))
+        self._begun.told([record.request_id for record in records])
         future = asyncio.wrap_future(self.store.submit(records))
         done, _ = await asyncio.wait([future], timeout=PATIENCE)
         if not done:
