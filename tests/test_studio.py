@@ -102,4 +102,4 @@ def test_it_asks_for_a_key(page: Browser, tmp_path: Path) -> None:
         page.run(f"document.getElementById('key').value = {KEY!r}")
         page.run("document.querySelector('#keyform button').click()")
         assert page.wait(SLATE)
-        assert page.run("document.getElementById('keyform').hidden && document.getElementById('problem').hidden")
+        page.wait("document.getElementById('keyform').hidden && document.getElementById('problem').hidden")

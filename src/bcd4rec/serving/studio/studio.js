@@ -27,7 +27,8 @@ async function call(path, body) {
   if (key) headers["x-api-key"] = key;
   const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
   const value = await answer.json();
-  if (answer.status === 401 || answer.status === 403) $("keyform").hidden = false;
+  const refused = answer.status === 401 || answer.status === 403;
+  if (refused && key === sessionStorage.getItem("key")) $("keyform").hidden = false; // and not for an older key
   if (!answer.ok) throw new Error(value.error || "The server does not answer.");
   $("problem").hidden = true;
   return value;
