@@ -134,7 +134,7 @@ def trivago_events(draw: st.DrawFn) -> list[dict[str, Any]]:
                     "action_type": action,
                     "reference": reference,
                     "platform": "DE",
-                    "city": "Köln, Germany",
+                    "city": draw(st.sampled_from(["Köln, Germany", "Oslo, Norway"])),
                     "device": "mobile",
                     "current_filters": None,
                     "impressions": shown,
@@ -159,3 +159,26 @@ def trivago_truth(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         if event["action_type"] != "search for poi":
             before.add(int(event["reference"]))
     return truth
+
+
+def trivago_cities(events: list[dict[str, Any]]) -> dict[int, str]:
+    """The city of the first list that shows an item, sessions in the order of their beginnings, lists as cut."""
+    begin: dict[str, int] = {}
+    for event in events:
+        begin[event["session_id"]] = min(event["timestamp"], begin.get(event["session_id"], event["timestamp"]))
+    cities: dict[int, str] = {}
+    for session in sorted(begin, key=lambda name: (begin[name], name)):
+        own = [event for event in events if event["session_id"] == session]
+        for event in own:
+            if event["action_type"] == "clickout item":
+                for item in map(int, event["impressions"].split("|")):
+                    if _kept(own, event, item):
+                        cities.setdefault(item, event["city"])
+    return cities
+
+
+def _kept(events: list[dict[str, Any]], event: dict[str, Any], item: int) -> bool:
+    """Whether the list of this very event, cut after the last touched place, still shows the item."""
+    before = [one for one in events if one["step"] < event["step"]]
+    rows = trivago_truth([*before, event])[len(trivago_truth(before)) :]
+    return item in [row[2] for row in rows]

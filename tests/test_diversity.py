@@ -110,3 +110,10 @@ def test_varimax_finds_the_axes_behind_a_rotation() -> None:
     found = varimax(axes @ turn)
     assert np.allclose(np.sort(np.abs(found), axis=1), np.sort(axes, axis=1), atol=1e-3)
     assert np.allclose(found @ found.T, axes @ axes.T)
+
+
+def test_the_sessions_stay_as_they_are() -> None:
+    sequences = Sequences.of([[4, 2, 4, 0], [3, 1]])
+    item_vectors(sequences, 5)
+    assert sequences.items.tolist() == [4, 2, 4, 0, 3, 1]
+    assert sequences.offsets.tolist() == [0, 4, 6]

@@ -21,6 +21,7 @@ from raw_logs import (
     diginetica_rows,
     diginetica_sessions,
     diginetica_truth,
+    trivago_cities,
     trivago_events,
     trivago_truth,
     write_diginetica,
@@ -170,6 +171,8 @@ def test_trivago_is_read_back(events: list[dict[str, Any]], suffix: str, chunk: 
     assert sorted(columns.rows()) == sorted(truth)
     assert reading.read["events"] == len(events)
     assert reading.kept["buy"] == reading.read["clickouts"] == found.n_unique(["session_id", "request_id"])
+    assert dict(found.select("item_id", "category").unique().rows()) == trivago_cities(events)
+    assert found.select("item_id", "category").n_unique() == found["item_id"].n_unique()
 
 
 def test_faults_of_trivago_are_counted(tmp_path: Path) -> None:

@@ -4,14 +4,18 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from bcd4rec.errors import InputError
 
 MANIFEST = "manifest.json"  # every folder we write has one, and --force replaces only folders that have one
+
+LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
 
 def refuse_existing(path: Path, force: bool) -> None:
@@ -108,3 +112,15 @@ def content_hash(folder: Path, names: list[str]) -> str:
         with (folder / name).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
+
+
+def library_versions() -> dict[str, str | None]:
+    """What was installed when a bundle was made."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None

@@ -166,10 +166,15 @@ def pretrained_embeddings(config: AgentConfig, dataset: Dataset, seed: int, noti
             generator(seed, "pretraining"),
             epochs=config.pretraining_epochs,
             negatives=config.negatives,
+            categories=dataset.categories,
             notify=lambda loss: notify("item embeddings", loss),
         )
-    # Axes of taste have their meaning from zero on, so they are neither centred nor scaled.
-    return embeddings if config.pretraining == "tastes" else standardise(embeddings, config.embedding_scale)
+    # Axes of taste and codes of categories have their meaning from zero on, so they are neither centred nor scaled.
+    return (
+        embeddings
+        if config.pretraining in ("tastes", "categories")
+        else standardise(embeddings, config.embedding_scale)
+    )
 
 
 def _behaviour(

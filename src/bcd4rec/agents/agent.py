@@ -38,7 +38,7 @@ class AgentConfig(QNetworkConfig):
     dimension: int = Field(default=100, ge=2, description="d: entries of an item embedding.")
     pretraining: Pretraining = Field(
         default="tastes",
-        description="How item embeddings start: tastes or svd (of co-clicks), srgnn, item2vec, none.",
+        description="How item embeddings start: tastes or svd (of co-clicks), categories, srgnn, item2vec, none.",
     )
     pretraining_epochs: int = Field(default=10, ge=0, description="Passes over the positive responses in pre-training.")
     embedding_scale: float = Field(
@@ -63,14 +63,14 @@ class AgentConfig(QNetworkConfig):
         default="online",
         description="Which network becomes the policy; a Polyak target is an average over the last updates.",
     )
-    learning_rate: float = Field(default=5e-4, gt=0, description="Adam's learning rate at the first update.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's learning rate at the first update.")
     decay: float = Field(
         default=1.0, ge=0, le=1, description="Which share of the learning rate is gone by the last update, linearly."
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     clip: float = Field(default=10.0, gt=0, description="Largest norm of a gradient.")
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
-    updates: int = Field(default=2500, ge=1, description="How many updates.")
+    updates: int = Field(default=1250, ge=1, description="How many updates.")
 
     def shape(self) -> QNetworkConfig:
         """The part that the Q-network, and so the saved policy, needs."""

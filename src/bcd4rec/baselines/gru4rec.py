@@ -68,6 +68,11 @@ class GRU4RecConfig(NeuralConfig):
     """
 
     encoder: ClassVar[str] = "gru"
+    epochs: int = Field(8, ge=1, description="Passes over the training sessions.")
+    decay_after: float = Field(0.6, ge=0, le=1, description="Share of the epochs at the full learning rate.")
+    learning_rate: float = Field(6e-3, gt=0, description="Adam's step size at the beginning.")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty.")
+    negatives: int = Field(2048, ge=0, description="Items that stand for the catalogue in the loss; 0 for all items.")
     loss: Loss = Field("cross-entropy", description="cross-entropy or bpr-max.")
     penalty: float = Field(0.5, ge=0, description="Weight of the squared scores of the negatives in bpr-max.")
     dropout: float = Field(0.25, ge=0, lt=1, description="Share of the embeddings' entries left out while training.")

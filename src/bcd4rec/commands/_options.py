@@ -55,17 +55,21 @@ def responses_of(log: Log, rewards: str | None, positive: str | None, target: st
 Env = Annotated[
     str,
     typer.Option(
-        "--env", help="Who plays the user: recsim (the interest-evolution environment), shop (a synthetic shop)."
+        "--env",
+        help="Who plays the user: recsim (the interest-evolution environment), shop (a synthetic shop), learned (a "
+        "model of real users, see --model).",
     ),
 ]
 Preset = Annotated[
     str | None,
     typer.Option(
-        "--preset", help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages."
+        "--preset",
+        help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages; learned: "
+        "settings such as slate_size=3,start=empty,shown=20.",
     ),
 ]
 Model = Annotated[
-    Path | None, typer.Option("--model", help="Folder of a learned user, for environments that need one.")
+    Path | None, typer.Option("--model", help="Folder of a learned user (bcd4rec train user), for --env learned.")
 ]
 Users = Annotated[int, typer.Option("--users", min=1, help="How many simulated sessions.")]
 DataSet = Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bcd4rec.commands import _domain
 from bcd4rec.commands._options import Force, Json, Seed
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ EPILOG = "Example:  bcd4rec benchmark sessions --data diginetica/ --method stan 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure methods on data that others have measured too.")
     group.command("sessions", epilog=EPILOG)(sessions)
-    group.callback()(lambda: None)  # keeps the subcommand's name, although it is the only one
+    group.command("users", epilog=_domain.EPILOG)(_domain.users)
     app.add_typer(group, name="benchmark")
 
 

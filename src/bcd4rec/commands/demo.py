@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec demo --out demo/"
-BASELINES = ("popular", "sknn", "stan")  # quick enough to be fitted while somebody watches
+BASELINES = ("popular", "sknn", "vsknn", "stan")  # quick enough to be fitted while somebody watches
 AGENTS = ("dqn", "iqn", "bcd4rec")
-UPDATES = 1200  # about half of what `train` does by default
+SETTINGS: dict[str, Any] = {}  # of the agents: the defaults of `train`
 AFTER_SKIP: Final = "exclude"
 DIVERSITY = 1.0
 
@@ -100,7 +100,7 @@ def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> 
         tick(f"training {method}", 0.0)
         path = folder / "policies" / method
         path.mkdir(parents=True)
-        fit(method, dataset, {"updates": UPDATES}, seed, Ticks()).save(dataset, path)
+        fit(method, dataset, SETTINGS, seed, Ticks()).save(dataset, path)
         folders.append(str(path))
     return folders
 
@@ -125,10 +125,7 @@ def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
         f"bcd4rec simulate --env recsim --policy random --users {users} --seed {seed} --logs log.parquet",
         "bcd4rec check log.parquet",
         f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --history all --seed {seed}",
-        *(
-            f"bcd4rec train {method} dataset --out policies/{method} --set updates={UPDATES} --seed {seed}"
-            for method in AGENTS
-        ),
+        *(f"bcd4rec train {method} dataset --out policies/{method} --seed {seed}" for method in AGENTS),
         f"bcd4rec evaluate random {' '.join([*BASELINES, *folders])} oracle --dataset dataset --users {users} "
         f"--after-skip {AFTER_SKIP} --diversity {DIVERSITY} --seed {seed}",
     ]

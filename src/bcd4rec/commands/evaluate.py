@@ -75,6 +75,7 @@ def evaluate(
         from bcd4rec.report.comparison import write_report
 
         where = f"--env {env}" + (f" --preset {preset}" if preset else "")
+        where += f" --model {shlex.quote(str(model))}" if model else ""
         where += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
         how = f"--users {users} --after-skip {after_skip} --diversity {diversity:g} --seed {seed}"
         write_report(
@@ -99,12 +100,15 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
 
     shown = Table(title=title, title_justify="left")
     shown.add_column("policy", style="bold")
-    for name in (f"{rate_label(evaluations[0].rate_name)} %", "gap closed %", "C@3 %", "return"):
+    learned = any(one.outside for one in evaluations)
+    more = ["outside %"] if learned else []
+    for name in (f"{rate_label(evaluations[0].rate_name)} %", "gap closed %", "C@3 %", "return", *more):
         shown.add_column(name, justify="right", no_wrap=True)
     for one in evaluations:
         gap = one.gap_closed.text(0) if one.gap_closed else "–"
         coverage = f"{one.coverage.value:.1f}"
-        shown.add_row(friendly(one.policy), one.rate.text(), gap, coverage, one.mean_return.text())
+        outside = [f"{one.outside.value:.1f}" if one.outside else "–"] if learned else []
+        shown.add_row(friendly(one.policy), one.rate.text(), gap, coverage, one.mean_return.text(), *outside)
     return shown
 
 

@@ -59,7 +59,7 @@ def simulate(
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
     from bcd4rec.experiments.comparison import contestant, default_policy, slate_vectors
-    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
 
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):
@@ -92,7 +92,7 @@ def simulate(
         log = rollout(environment, player.policy, users, seed, player.rules(rules), tick, vectors)
         seconds = time.perf_counter() - began
     found = summarise(player.name, log, environment.responses, environment.n_items, seed)
-    log = with_openings(log, environment)
+    log = with_ids(with_openings(log, environment), environment)
     if logs is not None:
         with atomic_file(logs, force) as partial:
             log.write_csv(partial) if logs.suffix == ".csv" else log.write_parquet(partial)
@@ -107,6 +107,7 @@ def simulate(
                 (rate, f"{found.rate.text()} %"),
                 ("C@3", f"{found.coverage.value:.1f} %"),
                 ("mean return", found.mean_return.text()),
+                *([("outside the user's support", f"{found.outside.text()} %")] if found.outside else []),
                 ("steps", f"{found.steps:,} ({found.steps / seconds:,.0f} per second)"),
             ],
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
 CHECKPOINT_SECONDS = 30.0
+USER = "user"  # not a policy, but who judges policies
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +25,10 @@ def add_to(app: typer.Typer) -> None:
 
 def train(
     method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="bcd4rec, iqn, qrbcq, qrdqn, bcq, dqn, or a baseline.")
+        str,
+        typer.Argument(
+            metavar="METHOD", help="bcd4rec, iqn, qrbcq, qrdqn, bcq, dqn, a baseline; or user, for --env learned."
+        ),
     ],
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the policy; it appears when training is complete.")],
@@ -42,7 +46,10 @@ def train(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Learn a policy from a data set. Ctrl-C keeps a checkpoint beside --out; --resume continues it bit for bit."""
+    """Learn a policy, or a user to try policies on, from a data set.
+
+    Ctrl-C keeps a policy's checkpoint beside --out; --resume continues it bit for bit.
+    """
     from bcd4rec.artifacts import atomic_directory, refuse_existing, remove
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, pairs_table, say, show
@@ -55,6 +62,13 @@ def train(
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
     _set_threads(threads)
+    if method == USER:
+        from bcd4rec.commands._user import train_user
+
+        if resume or tensorboard is not None:
+            raise InputError("train user takes no --resume and no --tensorboard; it takes a minute or two.")
+        train_user(dataset, out, parse_settings(settings), seed, force, json)
+        return
     data = Dataset.load(dataset)
     began = time.monotonic()
     with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:

@@ -18,9 +18,9 @@ ROTATIONS = 200  # at most so many sweeps of the varimax rotation
 def incidence(sequences: Sequences, n_items: int) -> sparse.csr_matrix:
     """(sessions, A) 1 where a session has the item among its positives."""
     matrix = sparse.csr_matrix(
-        (np.ones(len(sequences.items)), sequences.items, sequences.offsets), (len(sequences), n_items)
+        (np.ones(len(sequences.items)), sequences.items, sequences.offsets), (len(sequences), n_items), copy=True
     )
-    matrix.sum_duplicates()
+    matrix.sum_duplicates()  # in place, hence the copy
     matrix.data[:] = 1.0
     return matrix
 
@@ -37,9 +37,10 @@ def item_vectors(sequences: Sequences, n_items: int, rank: int = RANK) -> FloatA
     kept = min(rank, n_items - 2)
     if kept < 1 or not len(sequences.items):
         return np.zeros((n_items, 1), np.float32)
-    start = np.random.default_rng(0).standard_normal(n_items)
-    noise = -float(eigsh(matrix, 1, which="SA", v0=start, return_eigenvectors=False)[0])
-    values, vectors = eigsh(matrix, kept, which="LA", v0=start)
+    rng = np.random.default_rng(0)  # ARPACK draws from it, too, where the matrix falls into separate pieces
+    start = rng.standard_normal(n_items)
+    noise = -float(eigsh(matrix, 1, which="SA", v0=start, return_eigenvectors=False, rng=rng)[0])
+    values, vectors = eigsh(matrix, kept, which="LA", v0=start, rng=rng)
     real = np.flatnonzero(values > max(noise, SMALL))[::-1]
     if not len(real):
         return np.zeros((n_items, 1), np.float32)

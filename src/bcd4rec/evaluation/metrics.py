@@ -45,7 +45,8 @@ def per_session(log: pl.DataFrame, responses: Responses, gamma: float = 0.9) -> 
     """One row per session, ordered by `session_id`.
 
     `steps` counts its requests, `targets` those of them that got the target response at least once; `return`
-    is the sum of all rewards, `discounted_return` weighs the rewards of step t (from 0) by γ^t.
+    is the sum of all rewards, `discounted_return` weighs the rewards of step t (from 0) by γ^t. Where the log says
+    which impressions lay `outside` of a learned user's support, `shown` and `outside` count impressions.
     """
     requests = _requests(log, responses)
     reward = requests["reward"].cast(pl.Float64).to_numpy()
@@ -57,7 +58,7 @@ def per_session(log: pl.DataFrame, responses: Responses, gamma: float = 0.9) -> 
         sums: NDArray[np.float64] = np.add.reduceat(values, starts)  # always in the order of the steps
         return sums
 
-    return pl.DataFrame(
+    table = pl.DataFrame(
         {
             "session_id": sessions.gather(starts),
             "steps": np.diff(np.append(starts, len(requests))),
@@ -66,6 +67,24 @@ def per_session(log: pl.DataFrame, responses: Responses, gamma: float = 0.9) -> 
             "discounted_return": total(reward * gamma**step),
         }
     )
+    if "outside" not in log.columns:
+        return table
+    counts = log.group_by("session_id").agg(
+        shown=pl.len().cast(pl.Int64), outside=pl.col("outside").sum().cast(pl.Int64)
+    )
+    return table.join(counts, on="session_id", how="left", maintain_order="left")
+
+
+def category_accuracy(log: pl.DataFrame, first: pl.DataFrame) -> float:
+    """Percentage of shown items of the category of their session's first item: `first` has session_id and category.
+
+    Sessions whose first item has no category do not count; an item without one is of another.
+    """
+    _require(log, "session_id", "category")
+    asked = first.filter(pl.col("category").is_not_null()).select("session_id", wanted="category")
+    shown = log.join(asked, on="session_id", how="inner")
+    right = (shown["category"] == shown["wanted"]).fill_null(False)
+    return 100 * int(right.sum()) / max(len(shown), 1)
 
 
 def target_rate(sessions: pl.DataFrame) -> float:

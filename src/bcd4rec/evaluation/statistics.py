@@ -61,6 +61,7 @@ class Ratio(NamedTuple):
 RATE = Ratio("targets", "steps", 100.0)
 RETURN = Ratio("return")
 DISCOUNTED_RETURN = Ratio("discounted_return")
+OUTSIDE = Ratio("outside", "shown", 100.0)
 
 
 def resampled_sums(columns: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Floats:

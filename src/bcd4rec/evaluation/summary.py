@@ -12,6 +12,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import gini, per_session, popularity_curve, rate_by_step, rate_name
 from bcd4rec.evaluation.statistics import (
     DISCOUNTED_RETURN,
+    OUTSIDE,
     RATE,
     RETURN,
     Interval,
@@ -37,6 +38,7 @@ class Evaluation:
     sessions: int
     steps: int
     gap_closed: Interval | None = None  # None: no reference policies, or no gap between them
+    outside: Interval | None = None  # share of shown items outside of a learned user's support; None: no such user
 
     def to_json(self) -> dict[str, str | int | float | None]:
         """A flat dictionary: `ctr`, `ctr_low`, `ctr_high`, `coverage@3` and so on."""
@@ -51,6 +53,9 @@ class Evaluation:
         for name, found in measured.items():
             value, low, high = found if found is not None else (None, None, None)
             flat |= {name: value, f"{name}_low": low, f"{name}_high": high}
+        if self.outside is not None:
+            value, low, high = self.outside
+            flat |= {"outside_support": value, "outside_support_low": low, "outside_support_high": high}
         return flat | {"sessions": self.sessions, "steps": self.steps}
 
 
@@ -81,6 +86,7 @@ def summarise(
         sessions=len(sessions),
         steps=int(sessions["steps"].sum()),
         gap_closed=None if gap is None else gap_interval(sessions, gap.behaviour, gap.online, RATE, seed),
+        outside=interval(sessions, OUTSIDE, seed) if "outside" in sessions.columns else None,
     )
 
 

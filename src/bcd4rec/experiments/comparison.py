@@ -13,7 +13,6 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import HISTORY, FloatArray
-from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
@@ -23,7 +22,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
-from bcd4rec.sim.environment import Environment, Logged
+from bcd4rec.sim.environment import Environment, Logged, catalogue
 from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
@@ -84,11 +83,6 @@ def _from_bundle(folder: Path, environment: Environment) -> Contestant:
     history = loaded.manifest.get("history", {})
     policy = speaking(loaded.policy, loaded.vocabulary, catalogue(environment))
     return Contestant(name, policy, length=history.get("length", HISTORY), skips=history.get("skips", 0))
-
-
-def catalogue(environment: Environment) -> Vocabulary:
-    """The ids that simulated logs give the items of an environment: their numbers."""
-    return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
 
 
 def slate_vectors(environment: Environment, dataset: Dataset | None) -> FloatArray | None:

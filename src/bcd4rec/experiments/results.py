@@ -7,10 +7,11 @@ from typing import NamedTuple
 import polars as pl
 
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.statistics import DISCOUNTED_RETURN, RATE, RETURN, Ratio
+from bcd4rec.evaluation.statistics import DISCOUNTED_RETURN, OUTSIDE, RATE, RETURN, Ratio
 from bcd4rec.experiments.sessions import K
 
 SESSION = ["session_id", "policy", "steps", "targets", "return", "discounted_return"]
+SUPPORT = ["shown", "outside"]  # where the user was a learned one
 CASE = ["case", "target", "rank"]
 EXPECTED = "expected what `bcd4rec benchmark sessions --lists` or `bcd4rec evaluate --sessions` writes"
 
@@ -31,9 +32,8 @@ class Results(NamedTuple):
 
 def session_table(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """The `per_session` tables of policies as one."""
-    return pl.concat([table.select(pl.lit(name).alias("policy"), pl.all()) for name, table in tables.items()]).select(
-        SESSION
-    )
+    joined = pl.concat([table.select(pl.lit(name).alias("policy"), pl.all()) for name, table in tables.items()])
+    return joined.select(*SESSION, *(name for name in SUPPORT if name in joined.columns))
 
 
 def read_results(paths: Sequence[Path]) -> Results:
@@ -52,7 +52,11 @@ def read_results(paths: Sequence[Path]) -> Results:
         _check_targets(tables)
         gains = {f"p@{K}": Ratio("hit", scale=100.0), f"mrr@{K}": Ratio("reciprocal_rank", scale=100.0)}
         return Results("case", gains, tables)
-    return Results("session", {"rate": RATE, "return": RETURN, "discounted_return": DISCOUNTED_RETURN}, tables)
+    ratios = {"rate": RATE, "return": RETURN, "discounted_return": DISCOUNTED_RETURN}
+    if all(set(SUPPORT) <= set(table.columns) for table in tables.values()):
+        return Results("session", ratios | {"outside_support": OUTSIDE}, tables)
+    plain = {name: table.drop(SUPPORT, strict=False) for name, table in tables.items()}
+    return Results("session", ratios, plain)
 
 
 def _read(path: Path) -> pl.DataFrame:
@@ -91,7 +95,8 @@ def _once(path: Path, frame: pl.DataFrame, key: str) -> pl.DataFrame:
 
 
 def _session_table(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
-    table = frame.select(name for name in SESSION if name != "policy")
+    support = SUPPORT if set(SUPPORT) <= set(frame.columns) else []
+    table = frame.select(name for name in [*SESSION, *support] if name != "policy")
     _numbers(path, table, table.columns[1:])
     return _once(path, table, "session_id")
 

@@ -26,10 +26,10 @@ class Encoder(nn.Module):
         lengths = (items != PAD).sum(dim=1)
         begun = lengths > 0
         states = self.empty.expand(len(items), -1)
-        if begun.all():
-            return self.encode(items, lengths, embeddings)
         if not begun.any():
             return states
+        if begun.all():
+            return self.encode(items, lengths, embeddings)
         # Only sessions with content enter the network, so nothing has to be invented for the others.
         return states.index_put((begun.nonzero()[:, 0],), self.encode(items[begun], lengths[begun], embeddings))
 

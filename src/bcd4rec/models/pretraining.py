@@ -7,14 +7,16 @@ import numpy as np
 import scipy.sparse as sparse
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import eigsh
 
+from bcd4rec.data.categories import category_vectors
 from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray
+from bcd4rec.errors import InputError
 from bcd4rec.models.next_item import Examples, NextItem, fit
 
-Pretraining = Literal["tastes", "srgnn", "item2vec", "svd", "none"]
+Pretraining = Literal["tastes", "categories", "srgnn", "item2vec", "svd", "none"]
 Notify = Callable[[float], None]
 
 
@@ -118,13 +120,15 @@ def svd(sequences: Sequences, n_items: int, width: int, rng: np.random.Generator
     scaled = sparse.linalg.LinearOperator(
         (n_items, n_items),
         matvec=lambda x: scale @ (counts @ (scale @ x.ravel())) - popularity * (popularity @ x.ravel()),
-        rmatvec=lambda x: scale @ (counts.T @ (scale @ x.ravel())) - popularity * (popularity @ x.ravel()),
         dtype=np.float64,
     )
     rank = min(width, n_items - 1)
-    vectors, values, _ = svds(scaled, rank, v0=rng.standard_normal(n_items), return_singular_vectors="u")
+    # The matrix is symmetric, so its singular values are the sizes of its eigenvalues. Where co-clicks fall into
+    # separate pieces, ARPACK goes on from random vectors: with `rng` these are ours, and the same seed gives the same.
+    values, vectors = eigsh(scaled, rank, v0=rng.standard_normal(n_items), rng=rng)
+    order = np.argsort(-np.abs(values), kind="stable")
     result = np.zeros((n_items, width), np.float32)
-    result[:, :rank] = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1]
+    result[:, :rank] = (vectors * np.sqrt(np.abs(values)))[:, order]
     return result
 
 
@@ -143,11 +147,16 @@ def pretrain(
     *,
     epochs: int,
     negatives: int = 0,
+    categories: IntArray,
     notify: Notify = silent,
 ) -> FloatArray:
     """Embeddings (A, width) by the method called `kind`; `tastes` may need fewer entries."""
     if kind == "tastes":
         return item_vectors(sequences, n_items, width)
+    if kind == "categories":
+        if (categories == PAD).all():
+            raise InputError("pretraining=categories: found no categories in the data set; prepare a log with them.")
+        return category_vectors(categories, sequences, width, rng)
     if kind == "srgnn":
         return srgnn(sequences, n_items, width, rng, epochs=epochs, negatives=negatives, notify=notify)
     if kind == "item2vec":

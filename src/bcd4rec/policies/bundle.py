@@ -1,10 +1,8 @@
 """A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere."""
 
 import contextlib
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from bcd4rec.artifacts import MANIFEST, read_json, write_json
+from bcd4rec.artifacts import MANIFEST, library_versions, read_json, write_json
 from bcd4rec.data.states import IntArray
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
@@ -22,7 +20,6 @@ from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
 FORMAT = 1
-LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")
 Arrays = dict[str, NDArray[Any]]
 
 # What reading files that were changed or cut short raises, from the libraries and from `restore`.
@@ -74,19 +71,8 @@ def save(
     save_file(arrays, folder / "arrays.safetensors")
     counts = {} if popularity is None else {"positives": popularity}
     pl.DataFrame({"item_id": vocabulary.ids} | counts).write_parquet(folder / "vocabulary.parquet")
-    versions = {"python": platform.python_version()} | {name: _version(name) for name in LIBRARIES}
-    write_json(
-        folder / MANIFEST,
-        {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings(), "versions": versions}
-        | about,
-    )
-
-
-def _version(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
+    said = {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings()}
+    write_json(folder / MANIFEST, said | {"versions": library_versions()} | about)
 
 
 def load(folder: Path) -> Bundle:
@@ -103,6 +89,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; expected a policy made by `bcd4rec train`.")
     manifest = read_json(folder / MANIFEST)
+    if isinstance(manifest, dict) and manifest.get("kind") == "user":
+        raise InputError(f"{folder} is a learned user and not a policy; it plays with --env learned --model {folder}.")
     if not isinstance(manifest, dict) or manifest.get("kind") != "policy" or manifest.get("format") != FORMAT:
         raise InputError(f"{folder} is not a policy of format {FORMAT}; make it with `bcd4rec train`.")
     return manifest

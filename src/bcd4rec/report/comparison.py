@@ -36,6 +36,7 @@ def _data(first: str, series: Columns, decimals: int) -> Table:
 def results_table(evaluations: Sequence[Evaluation], note: str = "") -> Table:
     rate = _one_rate(evaluations)
     with_gap = any(evaluation.gap_closed for evaluation in evaluations)
+    with_support = any(evaluation.outside for evaluation in evaluations)
     rows: list[list[Cell | str]] = [
         [
             friendly(one.policy),
@@ -43,10 +44,12 @@ def results_table(evaluations: Sequence[Evaluation], note: str = "") -> Table:
             *([measured(one.gap_closed)] if with_gap else []),
             measured(one.coverage),
             measured(one.mean_return),
+            *([measured(one.outside)] if with_support else []),
         ]
         for one in evaluations
     ]
     columns = ["Policy", f"{rate} %", *(["Gap closed %"] if with_gap else []), f"C@{COVERED} %", "Return"]
+    columns += ["Outside support %"] if with_support else []
     return Table(columns, rows, caption=f"Each value with its 95 % interval. {note}".strip())
 
 
@@ -57,6 +60,11 @@ def _results(evaluations: Sequence[Evaluation], note: str) -> Section:
         notes.append(
             "Gap closed says how far a policy gets from the behaviour policy (0 %) to the best one that could be "
             "had online (100 %); it is the number to compare between environments."
+        )
+    if any(evaluation.outside for evaluation in evaluations):
+        notes.append(
+            "Outside support is the share of recommendations that the learned user has too little to say about: its "
+            "answers there are guesses, and a policy that gets its rate from there has not earned it."
         )
     notes += [
         f"C@{COVERED} is the share of the catalogue that appeared in the first {COVERED} places at least once. "

@@ -64,6 +64,7 @@ STYLES = {
     "QRBCQ": Style("purple", "--", "h"),
     "IQN": Style("sky", "-", "D"),
     "BCD4Rec": Style("blue", "-", "o"),
+    "perfect": Style("grey", "--", ""),  # the diagonal of a reliability plot
 }
 
 # For methods that are not in the table above, in the order in which they come.

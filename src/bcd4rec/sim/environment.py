@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
@@ -79,6 +81,30 @@ class Logged(Protocol):
 
     def behaviour(self) -> Policy:
         """The behaviour policy, which draws its own slates."""
+        ...
+
+
+@runtime_checkable
+class Named(Protocol):
+    """An environment whose items have the ids of a data set; elsewhere the ids are the items' numbers."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+
+def catalogue(environment: Environment) -> Vocabulary:
+    """The ids of the items of an environment."""
+    if isinstance(environment, Named):
+        return environment.vocabulary
+    return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
+
+
+@runtime_checkable
+class Supported(Protocol):
+    """An environment that was learned, and knows which questions it cannot answer."""
+
+    def outside(self, slates: IntArray) -> NDArray[np.bool_]:
+        """(B, K) which of the items (B, K), if shown now, lie outside of what it was learned from."""
         ...
 
 

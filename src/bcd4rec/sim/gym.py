@@ -1,4 +1,4 @@
-"""The simulated users for gymnasium: interest evolution one user at a time or many at once, the shop one at a time.
+"""The simulated users for gymnasium: one at a time, those of interest evolution also many at once.
 
 Importing this module registers them:
 
@@ -8,6 +8,7 @@ Importing this module registers them:
     env = gymnasium.make("bcd4rec/InterestEvolution-v0", preset="paper")
     envs = gymnasium.make_vec("bcd4rec/InterestEvolution-v0", num_envs=2000, preset="paper")
     env = gymnasium.make("bcd4rec/Shop-v0", preset="single")
+    env = gymnasium.make("bcd4rec/Learned-v0", model="user/")
 
 The action is a slate of K items, the observation the last 10 items with a positive response, oldest first, padded on
 the right with −1 (in the shop the first is the item that the user has come with), and the reward the sum of the rewards
@@ -15,6 +16,7 @@ of the slate's responses, whose codes are `info["responses"]`. A session ends by
 bootstrapped from its last state.
 """
 
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
 import gymnasium
@@ -26,12 +28,13 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.states import HISTORY, PAD, IntArray, append
 from bcd4rec.sim import shop_config
-from bcd4rec.sim.environment import Environment, openings
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, openings
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
 from bcd4rec.sim.shop import Shop
 
 ENV_ID = "bcd4rec/InterestEvolution-v0"
 SHOP_ID = "bcd4rec/Shop-v0"
+LEARNED_ID = "bcd4rec/Learned-v0"
 
 Slates = NDArray[np.int64]
 
@@ -120,6 +123,13 @@ class ShopEnv(_OneUser):
         super().__init__(Shop(shop_config.preset(preset)), render_mode)
 
 
+class LearnedEnv(_OneUser):
+    """One session of a learned user after another; `model` is the folder of the user."""
+
+    def __init__(self, model: str | Path, preset: str | None = None, render_mode: str | None = None):
+        super().__init__(ENVIRONMENTS["learned"](EnvironmentOptions(preset, Path(model))), render_mode)
+
+
 def _interest_evolution(name: str) -> InterestEvolution:
     return InterestEvolution(preset(name))
 
@@ -168,3 +178,5 @@ if ENV_ID not in gymnasium.registry:
     )
 if SHOP_ID not in gymnasium.registry:
     gymnasium.register(SHOP_ID, entry_point=f"{__name__}:{ShopEnv.__name__}")
+if LEARNED_ID not in gymnasium.registry:
+    gymnasium.register(LEARNED_ID, entry_point=f"{__name__}:{LearnedEnv.__name__}")

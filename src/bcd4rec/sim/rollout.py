@@ -14,7 +14,7 @@ from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import Drawing, Exploration, Slates, exclude, make_slates
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Environment, openings
+from bcd4rec.sim.environment import Environment, Supported, catalogue, openings
 
 AfterSkip = Literal["repeat", "exclude"]
 
@@ -66,6 +66,8 @@ def rollout(
     The same seed gives the same users with the same luck, whatever the policy, so that policies are compared on the
     same users. Exploration has a stream of its own. Diverse slates need the `vectors` (A, D) of the items.
     What the users had looked at before (`openings`) is in the first states and not in the log: see `with_openings`.
+    Items have their numbers as ids: see `with_ids`. Where the environment knows its support, the column `outside` says
+    which impressions lie outside of it.
     """
     config = config or RolloutConfig()
     if policy.n_items != environment.n_items:
@@ -89,8 +91,9 @@ def rollout(
             kept_out = np.append(gone, skipped, axis=1)
         slates = _slates(policy, states, kept_out, environment.slate_size, config, luck, vectors)
         items = np.where(alive[:, None], slates.items, PAD)
+        outside = environment.outside(items) if isinstance(environment, Supported) else None
         outcome = environment.step(items)
-        parts.append(_rows(step, items, slates.propensities, outcome.responses))
+        parts.append(_rows(step, items, slates.propensities, outcome.responses, outside))
         liked = np.isin(outcome.responses, positive) & (items != PAD)
         states = _after(states, items, liked)
         if environment.unavailable != "nothing":
@@ -132,12 +135,14 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     items = openings(environment, users=0)
     if not items.shape[1]:
         return log
-    click = np.full((len(items), items.shape[1]), environment.responses.code("click"), np.int8)
+    responses = environment.responses
+    liked = "click" if "click" in responses.positive else responses.positive[0]
+    click = np.full((len(items), items.shape[1]), responses.code(liked), np.int8)
     opened = _log(_rows(0, items, np.ones(items.shape, np.float32), click), environment)
     opened = opened.with_columns(propensity=pl.lit(None, pl.Float64))
     later = pl.col("step") + 1
     moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"))
-    return pl.concat([opened, moved]).sort("session_id", "step", "position")
+    return pl.concat([opened, moved], how="diagonal").sort("session_id", "step", "position")
 
 
 def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> States:
@@ -152,10 +157,14 @@ def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], n
 
 
 def _rows(
-    step: int, items: IntArray, propensities: FloatArray, responses: np.ndarray[tuple[int, int], np.dtype[np.int8]]
+    step: int,
+    items: IntArray,
+    propensities: FloatArray,
+    responses: np.ndarray[tuple[int, int], np.dtype[np.int8]],
+    outside: np.ndarray[tuple[int, int], np.dtype[np.bool_]] | None = None,
 ) -> pl.DataFrame:
     users, places = np.nonzero(items != PAD)
-    return pl.DataFrame(
+    rows = pl.DataFrame(
         {
             "session_id": users.astype(np.int64),
             "step": np.full(len(users), step, np.int32),
@@ -165,6 +174,7 @@ def _rows(
             "propensity": propensities[users, places].astype(np.float64),
         }
     )
+    return rows if outside is None else rows.with_columns(outside=outside[users, places])
 
 
 def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
@@ -178,5 +188,13 @@ def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
         names.gather(rows["response"].cast(pl.UInt32)).alias("response"),
     ]
     if environment.categories is not None:
-        columns.append(pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"]))
-    return rows.select(*columns, "propensity").sort("session_id", "step", "position")
+        category = pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"])
+        columns.append(category.set(category < 0, None))  # an item may have none
+    rest = [name for name in ("propensity", "outside") if name in rows.columns]
+    return rows.select(*columns, *rest).sort("session_id", "step", "position")
+
+
+def with_ids(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
+    """The log of a rollout with the ids that the environment's items have in the world."""
+    ids = catalogue(environment).ids.gather(log["item_id"])
+    return log.with_columns(ids.alias("item_id"))

@@ -13,7 +13,7 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.policies.policy import Policy
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.environment import Environment
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
 
 BATCH = 2000  # users played at once, whatever the scale, so that memory does not grow with it
 SHORTEST_DWELL, LONGEST_DWELL = 1_000, 1_200_000  # milliseconds; no two views of the data are further apart
@@ -76,7 +76,7 @@ def traffic(
         for done in range(0, sessions, BATCH):
             users = min(BATCH, sessions - done)
             log = rollout(environment, policy, users, stream_seed(seed, "traffic", number, done), rules)
-            log = with_openings(log, environment)
+            log = with_ids(with_openings(log, environment), environment)
             parts.append(log.with_columns(pl.col("session_id") + (first + done)))
         if parts:
             yield Day(number, today, clocked(pl.concat(parts), today, config, luck), sessions)

@@ -26,6 +26,9 @@ class TrivagoReader(ListReader):
     session had interacted with up to then, also by an earlier clickout, a click; any other a skip.
     """
 
+    city: bool = True
+    """Let the category of an item be the city of the first list that shows it."""
+
     def read(self, raw: Path, out: Path, spool: Path, tick: Tick = no_tick) -> Reading:
         reading = Reading()
         table = open_raw(events_file(raw), COLUMNS, reading)
@@ -40,11 +43,14 @@ class TrivagoReader(ListReader):
         columns = [pl.col(ROW), *(typed(name, kind) for name, kind in kinds.items())]
         columns += [pl.col(name).cast(pl.String) for name in ("session_id", "action_type", "reference")]
         columns += [pl.col("impressions").cast(pl.String).alias("items")]
+        cities = Cities() if self.city and "city" in table.columns else None
+        columns += [pl.col("city").cast(pl.String)] if cities else []
         parts = chunked(table, columns, sessions, "session_id", spool)
         for events in progress_of(parts, sessions["chunk"].n_unique(), tick):
             rows = self.shape(_responses(events, str(table.path), reading), reading)
             rows = rows.rename({"list": "request_id"}).with_columns(pl.col("timestamp") * 1_000_000)
-            yield rows.sort("start", "session_id", "request_id", "position")
+            rows = rows.sort("start", "session_id", "request_id", "position")
+            yield cities.of(rows) if cities else rows
 
     def _sessions(self, table: Table, reading: Reading) -> pl.DataFrame:
         """session_id, start, chunk of the sessions with a clickout; all others show nothing."""
@@ -60,6 +66,21 @@ class TrivagoReader(ListReader):
         kept = sessions.filter("clickout").sort("start", "session_id")
         reading.drop("sessions without a clickout", sessions.height - kept.height)
         return chunks_of_sessions(kept).select("session_id", "start", "chunk")
+
+
+class Cities:
+    """The category of each item seen so far; people look for places to stay in one city."""
+
+    def __init__(self) -> None:
+        self._known = pl.DataFrame(schema={"item_id": pl.Int64, "category": pl.String})
+
+    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows with `category` in place of `city`; the rows come in the order of time."""
+        told = rows.filter(pl.col("city").is_not_null()).select("item_id", category="city")
+        told = told.unique("item_id", keep="first", maintain_order=True)
+        new = told.join(self._known, on="item_id", how="anti", maintain_order="left")
+        self._known = pl.concat([self._known, new])
+        return rows.drop("city").join(self._known, on="item_id", how="left", maintain_order="left")
 
 
 def events_file(raw: Path) -> Path:

@@ -1,0 +1,130 @@
+"""The paper's second domain: what was learned from one period of a log meets a user learned from an earlier one.
+
+Everything that takes time is kept in the run's folder (the user, every policy), so that a run that was stopped goes on
+where it was. Where the truth is known, as in the synthetic shop, the same policies meet the true users, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.stats import spearmanr
+
+from bcd4rec.artifacts import atomic_directory
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.states import PAD
+from bcd4rec.evaluation.metrics import category_accuracy
+from bcd4rec.evaluation.statistics import RATE, interval
+from bcd4rec.evaluation.summary import Evaluation, summarise
+from bcd4rec.experiments.comparison import Contestant, contestant
+from bcd4rec.experiments.fitting import fit
+from bcd4rec.experiments.online import OnlineConfig, learn_online
+from bcd4rec.experiments.users import fit_user
+from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.seeding import stream_seed
+from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.learned import Learned
+from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+
+BASELINES = ("popular", "sknn", "vsknn", "stan", "item2vec", "gru4rec", "srgnn")
+AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
+ONLINE = "online"
+# Thousands of items with a handful of clicks each: co-clicks alone say little, known categories say much.
+WITH_CATEGORIES: dict[str, Any] = {"pretraining": "categories", "encoder": "meanpool", "pooling": True}
+SCHEDULE: dict[str, Any] = {"learning_rate": 2e-3, "batch_size": 256, "updates": 600, "negatives": 1000}
+
+
+def agent_settings(dataset: Dataset) -> dict[str, Any]:
+    """One recipe for all six agents; it depends on the data only by whether items have categories."""
+    known = bool((dataset.categories != PAD).any())
+    other = {"pretraining": "svd", "encoder": "meanpool", "pooling": True}
+    return (WITH_CATEGORIES if known else other) | SCHEDULE
+
+
+def learned_user(dataset: Dataset, folder: Path, seed: int, tick: Tick = no_tick) -> Learned:
+    """The user of the earlier period, learned now or in an earlier run."""
+    if not folder.is_dir():
+        found = fit_user(dataset, {}, seed, tick)
+        with atomic_directory(folder) as partial:
+            found.save(partial)
+    return Learned(LearnedUser.load(folder))
+
+
+def policies(
+    dataset: Dataset, user: Learned, folder: Path, rounds: OnlineConfig, seed: int, tick: Tick = no_tick
+) -> dict[str, Path]:
+    """The folder of every method's policy, learned now or in an earlier run."""
+    names = [*BASELINES, *AGENTS, ONLINE]
+    for number, name in enumerate(names):
+        tick(f"learning {name}", number / len(names))
+        if (folder / name).is_dir():
+            continue
+        if name == ONLINE:
+            rules = RolloutConfig(skips=dataset.states.skips.shape[1])
+            *_, last = learn_online(user, rounds, agent_settings(dataset), rules, seed)
+            fitted, data = last.fitted, last.dataset
+        else:
+            fitted, data = fit(name, dataset, agent_settings(dataset) if name in AGENTS else {}, seed), dataset
+        (folder).mkdir(parents=True, exist_ok=True)
+        with atomic_directory(folder / name) as partial:
+            fitted.save(data, partial)
+    return {name: folder / name for name in names}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method against one kind of user."""
+
+    evaluation: Evaluation
+    category_accuracy: float | None  # percent; None where items have no categories
+
+    def to_json(self) -> dict[str, Any]:
+        return self.evaluation.to_json() | {"category_accuracy": self.category_accuracy}
+
+
+def meet(
+    environment: Environment, folders: Mapping[str, Path], users: int, seed: int, tick: Tick = no_tick
+) -> dict[str, Row]:
+    """Every policy on the same fresh users of `environment`, with its behaviour policy where it has one."""
+    rows: dict[str, Row] = {}
+    for number, name in enumerate(["random", *folders, "oracle"]):
+        tick(f"meeting users: {name}", number / (len(folders) + 2))
+        player = contestant(str(folders.get(name, name)), environment, None, seed)
+        rows[name] = _row(name, player, environment, users, seed)
+    return rows
+
+
+def behaviour(environment: Environment, users: int, seed: int) -> Row:
+    """The policy that writes the logs of an environment that has one."""
+    return _row("behaviour", contestant("behaviour", environment, None, seed), environment, users, seed)
+
+
+def _row(name: str, player: Contestant, environment: Environment, users: int, seed: int) -> Row:
+    fresh = stream_seed(seed, "evaluation")
+    log = rollout(environment, player.policy, users, fresh, player.rules(RolloutConfig()))
+    found = summarise(name, log, environment.responses, environment.n_items, seed)
+    if environment.categories is None:
+        return Row(found, None)
+    opened = with_openings(log, environment).filter(pl.col("step") == 0)
+    return Row(found, category_accuracy(log, opened.group_by("session_id", maintain_order=True).first()))
+
+
+def logged(dataset: Dataset, split: str, seed: int) -> tuple[float, float, float]:
+    """The rate of the target response in the log itself, over what was shown in one split, with its interval."""
+    rows = dataset.transitions(split)
+    target = dataset.responses.code(dataset.responses.target)
+    table = pl.DataFrame({"session_id": rows.session, "target": rows.response == target})
+    sessions = table.group_by("session_id", maintain_order=True).agg(steps=pl.len(), targets=pl.col("target").sum())
+    found = interval(sessions, RATE, seed)
+    return found.value, found.low, found.high
+
+
+def rank_correlation(one: Mapping[str, Row], other: Mapping[str, Row]) -> float:
+    """Spearman's, over the methods that met both kinds of users; the oracles are different policies and left out."""
+    names = [name for name in one if name in other and name != "oracle"]
+    rates = [np.array([rows[name].evaluation.rate.value for name in names]) for rows in (one, other)]
+    return float(spearmanr(*rates).statistic)

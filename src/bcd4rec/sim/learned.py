@@ -1,0 +1,201 @@
+"""`--env learned --model user/`: the responses of a model that was learned from logs (see `experiments.users`).
+
+A session is like one of the period that is played: it opens with that session's first liked item and has as many shown
+items as that session had after it. Every shown item is answered by itself, with the model's probabilities given the
+items liked before the slate, exactly as the model was trained; so several items of a slate may be liked.
+"""
+
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from bcd4rec.config import OPTIONS, Config, parse_pairs
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.states import PAD, FloatArray, IntArray, append
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.errors import InputError
+from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.seeding import generator
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable
+
+Doubles = NDArray[np.float64]
+Rows = NDArray[np.intp]
+AT_ONCE = 64  # users whose whole catalogue is scored together
+
+
+class LearnedConfig(Config):
+    """How sessions are played; the defaults are one item at a time, as in the paper's second domain."""
+
+    slate_size: int = Field(default=1, ge=1, description="K: how many items are shown at each step.")
+    start: Literal["liked", "empty"] = Field(
+        default="liked", description="Sessions open with the first liked item of a real one, or with nothing (empty)."
+    )
+    shown: int = Field(
+        default=0, ge=0, description="Items shown in every session; 0: as many as a real session showed."
+    )
+    unavailable: Unavailable = Field(
+        default="shown",
+        description="Items not shown again in a session: shown, clicked, nothing. The model does not see skips, so an "
+        "item shown again would be answered as if for the first time.",
+    )
+
+
+@ENVIRONMENTS.register("learned")
+def learned(options: EnvironmentOptions) -> Environment:
+    if options.model is None:
+        raise InputError("--env learned needs --model, the folder of a user made by `bcd4rec train user`.")
+    settings = parse_pairs(options.preset, "--preset") if options.preset else {}
+    return Learned(LearnedUser.load(options.model), LearnedConfig.parse(dict(settings), f"{OPTIONS} --preset"))
+
+
+class Learned:
+    """B learned users; fulfils `Environment`, `Opening`, `Named` and `Supported`.
+
+    All luck is drawn in `reset`, user by user: the n-th item that a user is shown meets the user's n-th number.
+    """
+
+    def __init__(self, user: LearnedUser, config: LearnedConfig | None = None):
+        self.user, self.config = user, config or LearnedConfig()
+        self._rewards = np.array(list(user.responses.rewards.values()))
+        self._positive = [user.responses.code(name) for name in user.responses.positive]
+        with torch.no_grad():
+            self._vectors = user.model.vectors()
+        lengths = user.shapes.after if self.config.start == "liked" else user.shapes.shown
+        self._lengths = np.full(len(lengths), self.config.shown) if self.config.shown else lengths
+        self.reset(0, 0)
+
+    @property
+    def responses(self) -> Responses:
+        return self.user.responses
+
+    @property
+    def n_items(self) -> int:
+        return len(self.user.vocabulary)
+
+    @property
+    def slate_size(self) -> int:
+        return self.config.slate_size
+
+    @property
+    def horizon(self) -> int:
+        return -(-int(self._lengths.max()) // self.config.slate_size)
+
+    @property
+    def unavailable(self) -> Unavailable:
+        return self.config.unavailable
+
+    @property
+    def categories(self) -> IntArray | None:
+        return self.user.categories
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The ids of the items in the logs that the user was learned from."""
+        return self.user.vocabulary
+
+    def reset(self, users: int, seed: int) -> None:
+        """Draw fresh users. The same seed gives the same users and the same luck."""
+        which = generator(seed, "learned", "sessions").integers(len(self._lengths), size=users)
+        self._left = self._lengths[which].astype(np.int64)  # (B,) items still to be shown
+        most = self.horizon * self.config.slate_size
+        self._luck = generator(seed, "learned", "answers").random((users, most))  # (B, most)
+        first = self.user.shapes.first[which] if self.config.start == "liked" else np.empty(0, np.int32)
+        self._openings = first.reshape(users, -1) if users else np.empty((0, 0), np.int32)
+        self._liked = np.full((users, self.user.length), PAD, np.int32)  # (B, L)
+        self._liked[:, : self._openings.shape[1]] = self._openings
+        self._users = np.arange(users)[:, None]  # (B, 1)
+        self._gone = np.zeros((users, self.n_items), np.bool_)  # (B, A)
+        self._gone[self._users, self._openings] = self.config.unavailable != "nothing"
+        self._looked = np.zeros(users, np.int64)  # (B,) items shown so far
+        self._states = self._encode(np.arange(users))  # (B, R − 1, D + 1)
+        self._oracle: FloatArray | None = None
+
+    def openings(self) -> IntArray:
+        """(B, 1) the item that each user liked before anything was recommended; (B, 0) with `start=empty`."""
+        return self._openings.copy()
+
+    def step(self, slates: IntArray) -> Outcome:
+        """Show (B, K) slates. An item that is not available any more, or stands twice, is skipped."""
+        self._check(slates)
+        probabilities = self.probabilities(slates)  # (B, K, R)
+        shown = slates != PAD
+        places = self._looked[:, None] + shown.cumsum(axis=1) - 1
+        draws = np.take_along_axis(self._luck, np.clip(places, 0, self._luck.shape[1] - 1), axis=1)
+        edges = probabilities.cumsum(axis=2)[..., :-1]
+        responses = (draws[:, :, None] >= edges).sum(axis=2)
+        answered = shown & self._fresh(slates) & (self._looked < self._left)[:, None]
+        responses = np.where(answered, responses, self._skip).astype(np.int8)
+        self._remember(slates, responses, shown)
+        return Outcome(responses, self._looked >= self._left)
+
+    def probabilities(self, items: IntArray) -> Doubles:
+        """(B, K, R) of the responses to items (B, K) shown now."""
+        return self._probabilities(np.arange(len(self._liked)), np.maximum(items, 0))
+
+    def oracle_scores(self) -> FloatArray:
+        """(B, A) the expected reward of showing an item now."""
+        if self._oracle is None:
+            self._oracle = np.empty((len(self._liked), self.n_items), np.float32)
+            self._changed: Rows = np.arange(len(self._liked))
+        every = np.arange(self.n_items, dtype=np.int32)[None]
+        for start in range(0, len(self._changed), AT_ONCE):
+            rows = self._changed[start : start + AT_ONCE]
+            self._oracle[rows] = self._probabilities(rows, every) @ self._rewards
+        self._changed = np.empty(0, np.intp)
+        return self._oracle.copy()
+
+    def outside(self, slates: IntArray) -> NDArray[np.bool_]:
+        """(B, K) recommendations that the model has too little to say about, see `data.support`."""
+        return self.user.support.outside(self._liked, slates)
+
+    @property
+    def _skip(self) -> int:
+        """What nobody answered: the first response that is not positive."""
+        return next(code for code in range(len(self._rewards)) if code not in self._positive)
+
+    @torch.no_grad()
+    def _encode(self, rows: Rows) -> torch.Tensor:
+        # A copy of its own: the states of sessions that have just begun are all the same piece of memory.
+        return self.user.model.encode(torch.from_numpy(self._liked[rows]), self._vectors).clone()
+
+    @torch.no_grad()
+    def _probabilities(self, rows: Rows, items: IntArray) -> Doubles:
+        model, chosen = self.user.model, torch.from_numpy(rows)
+        histories = torch.from_numpy(self._liked[rows])
+        logits = model.logits(histories, self._states[chosen], self._vectors, torch.from_numpy(items.astype(np.int64)))
+        return model.scaled(logits).exp().double().numpy()
+
+    def _fresh(self, slates: IntArray) -> NDArray[np.bool_]:
+        """(B, K) items that are available, and for the first time in their slate."""
+        earlier = np.tri(slates.shape[1], k=-1, dtype=np.bool_)
+        repeated = ((slates[:, :, None] == slates[:, None, :]) & earlier).any(axis=2)
+        fresh: NDArray[np.bool_] = ~repeated & ~self._gone[self._users, slates]
+        return fresh
+
+    def _remember(self, slates: IntArray, responses: NDArray[np.int8], shown: NDArray[np.bool_]) -> None:
+        liked = np.isin(responses, self._positive) & shown
+        for place in range(slates.shape[1]):
+            rows = np.flatnonzero(liked[:, place]).astype(np.int32)
+            self._liked = append(self._liked, rows, slates[rows, place])
+        if self.config.unavailable != "nothing":
+            users, places = np.nonzero(shown if self.config.unavailable == "shown" else liked)
+            self._gone[users, slates[users, places]] = True
+        self._looked += shown.sum(axis=1)
+        moved = np.flatnonzero(liked.any(axis=1))
+        if len(moved):
+            self._states[torch.from_numpy(moved)] = self._encode(moved)
+            if self._oracle is not None:
+                self._changed = np.union1d(self._changed, moved)
+
+    def _check(self, slates: IntArray) -> None:
+        expected = (len(self._liked), self.config.slate_size)
+        if slates.shape != expected:
+            raise InputError(f"The slates have the shape {slates.shape}, expected {expected}: users × slate size.")
+        if slates.size and (slates.min() < PAD or slates.max() >= self.n_items):
+            raise InputError(
+                f"The slates hold items from {slates.min()} to {slates.max()}, "
+                f"expected 0 to {self.n_items - 1}, or {PAD} for an empty place."
+            )
