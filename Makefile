@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench bench-serve clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("bcd4rec needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
@@ -26,6 +26,9 @@ check: $(READY)  ## style, types and the direction of imports
 
 bench: $(READY)  ## speed as ratios to a named reference measured in the same run
 	$(BIN)/python -m bench
+
+bench-serve: $(READY)  ## requests a second and latencies of a server on this machine
+	$(BIN)/python -m bench.serving
 
 clean:
 	rm -rf $(VENV) demo build dist src/*.egg-info

@@ -194,11 +194,8 @@ class QuantileAgent:
     def policy(self) -> QuantilePolicy:
         """The greedy policy, on a copy of the weights."""
         network = copy.deepcopy(self.network if self.config.serve == "online" else self.target)
-        if not self.config.constrain_serving or self.behaviour is None:
-            return QuantilePolicy(network, self.offset)
-        return QuantilePolicy(
-            network, self.offset, copy.deepcopy(self.behaviour), self.config.beta, self.config.constraint
-        )
+        beta = self.config.beta if self.config.constrain_serving else 0.0  # the behaviour model may only explain
+        return QuantilePolicy(network, self.offset, copy.deepcopy(self.behaviour), beta, self.config.constraint)
 
 
 @contextlib.contextmanager

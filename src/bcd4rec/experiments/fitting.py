@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
@@ -26,7 +28,8 @@ class Fitted:
     reports: "list[Report]" = field(default_factory=list)
 
     def save(self, dataset: Dataset, folder: Path) -> None:
-        bundle.save(self.policy, self.kind, dataset.vocabulary, folder, self.about)
+        counts = np.bincount(dataset.sequences("train").items, minlength=dataset.n_items).astype(np.int32)
+        bundle.save(self.policy, self.kind, dataset.vocabulary, folder, self.about, counts)
 
 
 class Watcher:

@@ -19,8 +19,8 @@ from bcd4rec.policies.bundle import KINDS, Arrays
 class QuantilePolicy:
     """Scores are mean returns in the unit of the rewards.
 
-    `offset` is what the training took off the returns (centred rewards). With a behaviour model, items that it does
-    not allow score −inf.
+    `offset` is what the training took off the returns (centred rewards). Items that the
+    behaviour model does not allow score −inf; with β = 0 it allows everything and only explains.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class QuantilePolicy:
         return np.asarray((values.sort(dim=1).values + self.offset).numpy(), np.float32)
 
     def _constrain(self, values: Tensor, states: States, items: Tensor | None = None) -> Tensor:
-        if self.behaviour is None:
+        if self.behaviour is None or self.beta == 0:
             return values
         allowed = allowed_mask(self.behaviour.log_probabilities(as_tensor(states.positives)), self.beta, self.form)
         return mask_values(values, allowed if items is None else allowed.gather(1, items))

@@ -1,0 +1,121 @@
+"""`python -m bench.serving [SECONDS]`: requests a second and latencies of a real server on loopback.
+
+A load process keeps four connections busy with sessions of ten recommendations; half of the sessions are kept by the
+server, and every recommendation gets feedback, which is stored meanwhile. The no-op endpoint of the same server tells
+what HTTP alone costs. The last line is one JSON object.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.models.q_network import QNetwork, QNetworkConfig
+from bcd4rec.policies import bundle
+from bcd4rec.policies.quantile_policy import QuantilePolicy
+
+WIDTH, LENGTH, SKIPS, KINDS = 100, 10, 40, 825
+SMALL, LARGE = 6_666, 1_000_000
+ABOUT = {
+    "method": "bcd4rec",
+    "history": {"length": LENGTH, "skips": SKIPS},
+    "responses": {"rewards": {"skip": 0, "click": 1, "buy": 5}},
+}
+Measures = dict[str, float]
+
+
+def made_up(items: int, folder: Path) -> Path:
+    """A policy with random weights over items of some hundred kinds."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    kinds = rng.normal(size=(KINDS, WIDTH)).astype(np.float32)
+    vectors = kinds[rng.integers(KINDS, size=items)]
+    vectors += 0.5 * rng.standard_normal(vectors.shape, np.float32)
+    vectors *= 0.3
+    network = QNetwork(vectors, QNetworkConfig(head="implicit"))
+    folder.mkdir()
+    ids = Vocabulary(pl.Series("item_id", range(items)))
+    bundle.save(QuantilePolicy(network), "quantile_policy", ids, folder, ABOUT, np.arange(items, dtype=np.int32))
+    return folder
+
+
+@contextlib.contextmanager
+def server(policy: Path, scratch: Path) -> Iterator[tuple[str, str, int]]:
+    """Host, port and process number of `bcd4rec serve`."""
+    options = ["--port", "0", "--rate", "0", "--json", "--database", str(scratch / "store.sqlite")]
+    paths = os.pathsep.join(filter(None, sys.path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bcd4rec.cli", "serve", str(policy), *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError("the server did not start")
+        host, port = json.loads(line)["address"].removeprefix("http://").split(":")
+        yield host, port, process.pid
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def load(host: str, port: str, kind: str, seconds: float, items: int) -> Measures:
+    command = [sys.executable, "-m", "bench._load", host, port, kind, str(seconds), str(items)]
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": paths}, timeout=600
+    )
+    measures: Measures = json.loads(done.stdout)
+    return measures
+
+
+def peak_memory(process: int) -> float:
+    """MiB that the process has had at most."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
+def main(seconds: float = 10.0) -> None:
+    measured: dict[str, Measures] = {}
+    memory: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for items in (SMALL, LARGE):
+            scratch = Path(name) / str(items)
+            scratch.mkdir()
+            with server(made_up(items, scratch / "policy"), scratch) as (host, port, process):
+                if items == SMALL:
+                    measured["noop"] = load(host, port, "noop", seconds / 2, items)
+                measured[str(items)] = load(host, port, "recommend", seconds, items)
+                memory[str(items)] = peak_memory(process)
+    table = Table(title=f"bcd4rec serve, {seconds:g} s each", title_justify="left")
+    for column in ("", "requests/s", "p50 ms", "p90 ms", "p99 ms", "errors", "feedback stored/s", "MiB"):
+        table.add_column(column, justify="right")
+    for kind in ("noop", str(SMALL), str(LARGE)):
+        one = measured[kind]
+        stored = "" if kind == "noop" else f"{one.pop('stored') / seconds:,.0f}"
+        one.pop("stored", None)
+        values = [f"{one['requests_per_second']:,.0f}", *(f"{one[f'{name}_ms']:.2f}" for name in ("p50", "p90", "p99"))]
+        table.add_row(kind, *values, str(one["errors"]), stored, f"{memory[kind]:,.0f}" if kind in memory else "")
+    Console().print(table)
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""`bcd4rec serve`: a policy behind HTTP."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bcd4rec.commands._options import Json, Seed
+
+if TYPE_CHECKING:
+    from bcd4rec.serving.arms import Arm
+
+EPILOG = "Example:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("serve", epilog=EPILOG)(serve)
+
+
+def serve(
+    policy: Annotated[Path, typer.Argument(metavar="POLICY", help="Folder made by `bcd4rec train`.")],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 is every one of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    database: Annotated[
+        str, typer.Option(help="Where impressions and feedback are kept: a file, or postgresql://….")
+    ] = "bcd4rec.sqlite",
+    buffer: Annotated[int, typer.Option(min=1, help="Records that may wait while the database is away.")] = 100_000,
+    retention_days: Annotated[float | None, typer.Option(help="Forget records that are older; default: never.")] = None,
+    explore: Annotated[str, typer.Option(help="none, epsilon or softmax.")] = "none",
+    epsilon: Annotated[float, typer.Option(help="ε of --explore epsilon.")] = 0.1,
+    temperature: Annotated[float, typer.Option(help="Temperature of --explore softmax.")] = 1.0,
+    ab: Annotated[Path | None, typer.Option("--ab", help="A second policy that answers some of the sessions.")] = None,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the sessions for --ab.")] = 0.5,
+    items: Annotated[
+        Path | None, typer.Option(help="CSV or Parquet with item_id, name and picture, for the page.")
+    ] = None,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File with one API key a line; default: the variable BCD4REC_API_KEYS.")
+    ] = None,
+    admin_keys: Annotated[
+        Path | None, typer.Option(help="File with one admin key a line; default: BCD4REC_ADMIN_KEYS.")
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 is no limit.")] = 5_000.0,
+    largest_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1 << 20,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
+    _need_packages()
+    from bcd4rec.config import OPTIONS
+    from bcd4rec.console import emit_json, progress, say
+    from bcd4rec.policies.ranking import Exploration
+    from bcd4rec.serving.app import make_app
+    from bcd4rec.serving.arms import Arms, load_arm
+    from bcd4rec.serving.catalogue import Names
+    from bcd4rec.serving.running import address, listen, run
+    from bcd4rec.serving.security import ADMIN_VARIABLE, API_VARIABLE, Limits, read_keys
+    from bcd4rec.serving.service import Service
+    from bcd4rec.serving.storage.store import open_store
+
+    values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
+    exploration = Exploration.parse(values, OPTIONS)
+    _refuse_own(exploration.kind)
+    keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
+    names = Names.read(items) if items is not None else None
+    with progress() as tick:
+        arms = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
+        arms += [load_arm("b", ab, share, tick)] if ab is not None else []
+    bound = listen(host, port)
+    rewards = {name: value for arm in arms for name, value in arm.recommender.served.responses.rewards.items()}
+    store = open_store(database, buffer, retention_days, rewards)
+    local = not database.startswith("postgres")
+    service = Service(Arms(arms, seed), store, exploration, seed, local)
+    limits = Limits(body=largest_body, rate=rate)
+    where = address(bound)
+
+    def tell() -> None:
+        if json:
+            emit_json({"address": where, "policies": [arm.version for arm in arms], "database": database})
+        for arm in arms:
+            say(_about(arm))
+        if not keys and host not in ("127.0.0.1", "::1", "localhost"):
+            say("Everybody who reaches this address may use it: there is no API key. Set BCD4REC_API_KEYS.")
+        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, arms[0], bool(keys))}")
+
+    run(make_app(service, keys, admin, limits, names), bound, limits, tell)
+
+
+def _need_packages() -> None:
+    from importlib.util import find_spec
+
+    from bcd4rec.errors import InputError
+
+    missing = [name for name in ("fastapi", "uvicorn", "orjson", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"Serving needs {', '.join(missing)}: pip install 'bcd4rec[serve]'.")
+
+
+def _refuse_own(kind: str) -> None:
+    from bcd4rec.errors import InputError
+
+    if kind == "own":
+        raise InputError("--explore: found 'own', expected none, epsilon or softmax.")
+
+
+def _about(arm: "Arm") -> str:
+    served, retrieval = arm.recommender.served, arm.recommender.retrieval
+    text = f"Arm {arm.name}: {served.method}, version {served.version}, {served.policy.n_items:,} items"
+    if retrieval is None:
+        return f"{text}, scored exactly."
+    found = retrieval.measured
+    return (
+        f"{text}, retrieved by faiss: recall {100 * found.recall:.1f} % of the best 20 on the policy's own queries, "
+        f"{found.milliseconds:.1f} ms."
+    )
+
+
+def _curl(where: str, arm: "Arm", keys: bool) -> str:
+    import json
+
+    session = [arm.recommender.served.vocabulary.id(0)]
+    body = json.dumps({"session": session, "k": 3}).replace("'", "\\u0027")
+    key = '-H "X-API-Key: $KEY" ' if keys else ""
+    return f"  curl -s {where}/v1/recommend {key}-H 'content-type: application/json' -d '{body}'"

@@ -1,0 +1,19 @@
+"""What a server needs beside a bundle's own files, written once by `bcd4rec export`."""
+
+from pathlib import Path
+
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.policies import bundle
+from bcd4rec.serving.exporting import write_models
+from bcd4rec.serving.loading import load, version_of
+from bcd4rec.serving.retrieval import retrieval_for
+
+
+def export_bundle(folder: Path, tick: Tick = no_tick) -> tuple[str, list[Path]]:
+    """The bundle's version, and the files written: ONNX models and, for large catalogues, the index of the items."""
+    manifest = bundle.read_manifest(folder)
+    with bundle.worded(folder):
+        version = version_of(folder)
+        written = write_models(folder, manifest["policy"], manifest["settings"], version)
+    retrieval = retrieval_for(load(folder), tick=tick)
+    return version, written + (retrieval.save(folder, version) if retrieval is not None else [])

@@ -1,0 +1,157 @@
+"""Candidates for catalogues that are too large to score whole: an inverted file finds, exact values re-rank.
+
+Items are grouped around centres, and a query looks only into the groups whose centres score best. How many groups
+that are is chosen by measurement: the fewest with which the policy's own queries find what an exact search finds.
+"""
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bcd4rec.artifacts import atomic_file, read_json, write_json
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.errors import InputError
+from bcd4rec.seeding import generator
+from bcd4rec.serving.loading import Served
+from bcd4rec.serving.model import OnnxPolicy
+
+LARGE = 100_000  # from more items on
+POOL = 200  # items that are retrieved at least
+QUERIES, DEPTH = 64, 20  # recall is measured on so many queries, over so many best items
+WANTED = 0.97  # recall
+INDEX, MEASURED = "retrieval.faiss", "retrieval.json"
+SAMPLE = 64  # items to learn each centre from
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the search misses, and what it costs."""
+
+    recall: float
+    probes: int
+    milliseconds: float
+
+
+class Retrieval:
+    """Finds the items with the largest inner products."""
+
+    def __init__(self, index: Any, measured: Measured | None = None):
+        self._faiss = _import_faiss()
+        self._index, self.measured = index, measured or Measured(0.0, 1, 0.0)
+        self._index.nprobe = self.measured.probes
+
+    @classmethod
+    def build(cls, policy: OnnxPolicy, states: States, tick: Tick = no_tick, seed: int = 0) -> "Retrieval":
+        """Group the items, and measure on the preferences of `states` how many groups have to be looked into."""
+        table, queries = policy.tower.table, policy.preference(states)[0]
+        found = cls(_grouped(table, tick, seed))
+        found.measured = found._choose_probes(queries, exact_best(queries, table, DEPTH))
+        return found
+
+    def save(self, folder: Path, version: str) -> list[Path]:
+        """Beside the bundle's arrays, for servers that start at once."""
+        with atomic_file(folder / INDEX, force=True) as partial:
+            _import_faiss().write_index(self._index, str(partial))
+        with atomic_file(folder / MEASURED, force=True) as partial:
+            write_json(partial, {"version": version} | asdict(self.measured))
+        return [folder / INDEX, folder / MEASURED]
+
+    @classmethod
+    def read(cls, folder: Path, version: str) -> "Retrieval | None":
+        """What `save` wrote for this very bundle."""
+        if not (folder / INDEX).is_file() or not (folder / MEASURED).is_file():
+            return None
+        values = read_json(folder / MEASURED)
+        if values.pop("version", None) != version:
+            return None
+        return cls(_import_faiss().read_index(str(folder / INDEX)), Measured(**values))
+
+    def _choose_probes(self, queries: FloatArray, expected: IntArray) -> Measured:
+        """The fewest groups with the wanted recall, or what an eighth of them gives."""
+        probes, most = 8, min(self._index.nlist, max(64, self._index.nlist // 8))
+        while True:
+            self._index.nprobe = probes
+            began = time.perf_counter()
+            found = [self.pool(query[None], 1) for query in queries]
+            spent = 1e3 * (time.perf_counter() - began) / len(queries)
+            recall = float(np.mean([np.isin(row, pool).mean() for row, pool in zip(expected, found, strict=True)]))
+            if recall >= WANTED or probes >= most:
+                return Measured(recall, probes, spent)
+            probes = min(2 * probes, most)
+
+    def pool(self, preference: FloatArray, least: int) -> IntArray:
+        """(C,) the likely best items of one preference vector (1, D), ascending; at least `least` if there are."""
+        self._faiss.omp_set_num_threads(1)  # of the calling thread; requests run side by side instead
+        _, items = self._index.search(np.ascontiguousarray(preference), POOL + least)
+        found: IntArray = np.sort(items[0][items[0] >= 0]).astype(np.int32)
+        return found
+
+
+def _grouped(table: FloatArray, tick: Tick, seed: int) -> Any:
+    """An inverted file over all items, eight bits for each entry of a vector."""
+    items, width = table.shape
+    faiss, lists = _import_faiss(), int(2 * np.sqrt(items))
+    index = faiss.index_factory(width, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    clustering = faiss.extract_index_ivf(index).cp
+    clustering.niter, clustering.seed = 6, 1234
+    rows = generator(seed, "retrieval").choice(items, min(items, SAMPLE * lists), replace=False)
+    tick("grouping items", 0.0)
+    index.train(table[np.sort(rows)])
+    for start in range(0, items, 50_000):
+        tick("indexing items", start / items)
+        index.add(table[start : start + 50_000])
+    return index
+
+
+def exact_best(queries: FloatArray, table: FloatArray, depth: int) -> IntArray:
+    """(Q, depth) the items with the largest inner products, in any order, over blocks of the table."""
+    best = np.full((len(queries), depth), -np.inf, np.float32)
+    items = np.zeros((len(queries), depth), np.int32)
+    for start in range(0, len(table), 50_000):
+        block = queries @ table[start : start + 50_000].T
+        values = np.concatenate([best, block], axis=1)
+        numbers = np.concatenate([items, np.tile(np.arange(start, start + block.shape[1]), (len(queries), 1))], axis=1)
+        places = np.argpartition(-values, depth - 1, axis=1)[:, :depth]
+        best, items = np.take_along_axis(values, places, 1), np.take_along_axis(numbers, places, 1).astype(np.int32)
+    return items
+
+
+def likely_states(served: Served, policy: OnnxPolicy, seed: int = 0) -> States:
+    """Sessions as the policy would meet them: after a random item each next one is among those it likes best."""
+    luck = generator(seed, "retrieval", "queries")
+    table = policy.tower.table
+    sessions = [[int(item)] for item in luck.integers(len(table), size=QUERIES)]
+    sessions[0] = []
+    for _ in range(2):
+        queries = policy.preference(_states(served, sessions))[0]
+        best = exact_best(queries, table, DEPTH)
+        for row in range(1, QUERIES):
+            if luck.random() < 0.5:
+                sessions[row].append(int(luck.choice(best[row])))
+    return _states(served, sessions)
+
+
+def _states(served: Served, sessions: list[list[int]]) -> States:
+    positives = States.of(sessions, served.length).positives
+    return States(positives, States.empty(len(sessions), 0, served.skips).skips)
+
+
+def retrieval_for(served: Served, large: int = LARGE, tick: Tick = no_tick) -> Retrieval | None:
+    """None where the catalogue is small enough to be scored whole, or where the policy has no vectors."""
+    policy = served.policy
+    if not isinstance(policy, OnnxPolicy) or policy.n_items <= large or policy.constrained:
+        return None
+    stored = Retrieval.read(served.folder, served.version)
+    return stored or Retrieval.build(policy, likely_states(served, policy), tick)
+
+
+def _import_faiss() -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError:
+        raise InputError("Large catalogues need faiss: pip install 'bcd4rec[serve]'.") from None
+    return faiss

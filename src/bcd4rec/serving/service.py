@@ -1,0 +1,184 @@
+"""What the server does, apart from HTTP: sessions in, slates out, everything noted down."""
+
+import asyncio
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from bcd4rec.data.vocabulary import ItemId
+from bcd4rec.errors import InputError
+from bcd4rec.policies.ranking import Exploration
+from bcd4rec.seeding import generator
+from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.begun import Begun
+from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
+from bcd4rec.serving.metrics import TOLD, Metrics
+from bcd4rec.serving.recommending import GREEDY, Slate, read_history
+from bcd4rec.serving.storage.records import Feedback, Impression, Record
+from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
+
+PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
+COUNTED = 100_000  # sessions whose requests are counted
+Events = list[tuple[ItemId, str | None]]
+
+
+class Service:
+    def __init__(self, arms: Arms, store: Store, exploration: Exploration = GREEDY, seed: int = 0, local: bool = True):
+        """`local`: the database is this process's own, and reading a session from it needs no thread."""
+        self.arms, self.store, self.exploration, self.seed = arms, store, exploration, seed
+        self.metrics = Metrics(store.arms, store.status)
+        self._local, self._begun = local, Begun()
+        self._secret, self._count = os.urandom(16), 0
+        self._steps: OrderedDict[str, int] = OrderedDict()
+
+    # ---- recommending
+
+    def _new_id(self) -> str:
+        """Nobody can guess the next one. The system's random numbers would let other threads go first, each time."""
+        self._count += 1
+        return hashlib.blake2b(self._count.to_bytes(8, "little"), key=self._secret, digest_size=16).hexdigest()
+
+    async def recommend(self, asked: RecommendRequest) -> dict[str, Any]:
+        request_id = self._new_id()
+        session_id = asked.session_id or request_id
+        arm = self.arms.of(session_id)
+        events, opening = await self._events(asked, session_id)
+        self._refuse_unknown_responses(arm, events)
+        if arm.recommender.heavy or asked.explain:
+            answer = await asyncio.to_thread(self._answer, asked, arm, events, request_id)
+        else:
+            answer = self._answer(asked, arm, events, request_id)
+        if asked.record:
+            self._note(arm, request_id, session_id, events if opening else [], answer)
+        return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
+
+    async def _events(self, asked: RecommendRequest, session_id: str) -> tuple[Events, bool]:
+        """What happened in the session, and whether the server hears of it for the first time."""
+        known: Sequence[tuple[ItemId, str | None]] = []
+        if asked.session_id is not None:
+            known = await self._known(session_id)
+        if asked.session is None:
+            return list(known), False
+        given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
+        return given, not known and session_id not in self._steps
+
+    async def _known(self, session_id: str) -> list[tuple[str, str]]:
+        if not self._local:
+            return await asyncio.to_thread(self.store.session, session_id)
+        if self._begun.covers(session_id):
+            return self.store.session(session_id, in_memory=True)
+        known = self.store.session(session_id)
+        if not known:
+            self._begun.begin(session_id)
+        return known
+
+    def _answer(self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str) -> dict[str, Any]:
+        served, recommender = arm.recommender.served, arm.recommender
+        history = read_history(served, events)
+        states = served.states(history.liked, history.skipped)
+        excluded, strange = served.vocabulary.encode(asked.exclude)
+        candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
+        gone = sorted({*history.liked, *excluded})
+        explores = self.exploration.kind != "none" and asked.explore is not False
+        luck = generator(self.seed, "explore", request_id) if explores else None
+        slate = recommender.slate(states, asked.k, gone, candidates, self.exploration, luck)
+        unknown = [*history.unknown, *strange, *foreign]
+        found = self._items(arm, slate)
+        answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(unknown))}
+        if unknown:
+            self.metrics.unknown.inc(len(unknown))
+        if asked.explain:
+            details, answer["beside"] = recommender.explain(states, slate, gone, asked.k)
+            for one, more in zip(found, details, strict=True):
+                one |= more
+        return answer
+
+    def _items(self, arm: Arm, slate: Slate) -> list[dict[str, Any]]:
+        vocabulary = arm.recommender.served.vocabulary
+        columns = (slate.items.tolist(), slate.values.tolist(), slate.propensities.tolist())
+        return [
+            {"item": vocabulary.id(item), "value": value, "propensity": propensity}
+            for item, value, propensity in zip(*columns, strict=True)
+        ]
+
+    def _refuse_unknown_responses(self, arm: Arm, events: Events) -> None:
+        names = arm.recommender.served.responses.names
+        for _, response in events:
+            if response is not None and response not in names:
+                raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
+
+    def _note(self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any]) -> None:
+        """Keep what was shown. A session that began elsewhere is kept as it was told, without propensities."""
+        self.metrics.recommended(arm.version, arm.name)
+        items = [str(one["item"]) for one in answer["items"]]
+        if not items:
+            return
+        now = time.time_ns() // 1000
+        records: list[Record] = []
+        if opening:
+            records += _opening(arm, request_id, session_id, opening, now - 1)
+        step = self._step(session_id, bool(opening))
+        propensities = tuple(one["propensity"] for one in answer["items"])
+        values = tuple(one["value"] for one in answer["items"])
+        records.append(
+            Impression(request_id, session_id, step, arm.version, arm.name, now, tuple(items), propensities, values)
+        )
+        self._begun.shown(request_id, len(records))
+        try:
+            self.store.submit(records)
+        except (BufferFull, StoreClosed):
+            self.metrics.unlogged.inc()
+
+    def _step(self, session_id: str, opened: bool) -> int:
+        step = self._steps.pop(session_id, int(opened))
+        self._steps[session_id] = step + 1
+        if len(self._steps) > COUNTED:
+            self._steps.popitem(last=False)
+        return step
+
+    # ---- feedback
+
+    async def feedback(self, told: FeedbackRequest) -> bool:
+        """Whether the responses are on disk; if not, they wait in memory for the database."""
+        now = time.time_ns() // 1000
+        names = {name for arm in self.arms.all for name in arm.recommender.served.responses.names}
+        records = []
+        for answer in told.responses:
+            request_id = answer.request_id or told.request_id
+            if request_id is None:
+                raise InputError("responses: found one without a request_id, expected it there or beside the list.")
+            if answer.response not in names:
+                raise InputError(f"response: found {answer.response!r}, expected one of {', '.join(sorted(names))}.")
+            records.append(Feedback(request_id, str(answer.item), answer.response, now))
+        self._begun.told([record.request_id for record in records])
+        future = asyncio.wrap_future(self.store.submit(records))
+        done, _ = await asyncio.wait([future], timeout=PATIENCE)
+        if not done:
+            future.add_done_callback(_look)
+            return False
+        future.result()
+        return True
+
+
+def _look(future: "asyncio.Future[None]") -> None:
+    """What failed later is in the store's status; nobody is left to be told."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _opening(arm: Arm, request_id: str, session_id: str, events: Events, when: int) -> list[Record]:
+    """One slate that nobody chose, without propensities, and its responses in their order; repeats are kept once."""
+    positive = arm.recommender.served.responses.positive[0]
+    name, items = f"{request_id}-told", tuple(dict.fromkeys(str(item) for item, _ in events))
+    times = range(when - len(events), when)
+    unknown, nothing = (None,) * len(items), (0.0,) * len(items)
+    return [
+        Impression(name, session_id, 0, TOLD, TOLD, times[0], items, unknown, nothing),
+        *(
+            Feedback(name, str(item), response or positive, time_us)
+            for (item, response), time_us in zip(events, times, strict=True)
+        ),
+    ]

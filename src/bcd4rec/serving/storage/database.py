@@ -1,0 +1,57 @@
+"""What a database must be able to do; the SQL itself is in `queries`, once for all of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+Row = tuple[Any, ...]
+
+
+class Connection(ABC):
+    """One open connection, used by one thread at a time."""
+
+    shown: ClassVar[str]
+    """SQL that is true where `f.item` is one of the JSON list `i.items`."""
+
+    @abstractmethod
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        """All rows of a query; `?` stands for a value."""
+
+    @abstractmethod
+    def stream(self, sql: str, *values: Any) -> Iterator[Row]:
+        """The rows of a query, within a transaction, without holding them all."""
+
+    @abstractmethod
+    def transaction(self, read_only: bool = False) -> AbstractContextManager[None]:
+        """Commit at the end, roll back on an exception; what is read inside is of one moment."""
+
+    @abstractmethod
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Insert all rows in one statement; those that are there already stay as they are."""
+
+    @abstractmethod
+    def lock_tables(self) -> None:
+        """Within a transaction: nobody else makes tables meanwhile."""
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Raise when what was written through this connection would not be found again."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Database(ABC):
+    """Where to connect to, and how its failures are read."""
+
+    name: str
+    """For people; without a password."""
+
+    @abstractmethod
+    def connect(self, create: bool, patience: float) -> Connection:
+        """A new connection, which waits at most `patience` seconds for locks; `create` makes what is not there."""
+
+    @abstractmethod
+    def away(self, error: BaseException) -> bool:
+        """Is this about the database, and worth another try, rather than about what was to be written?"""

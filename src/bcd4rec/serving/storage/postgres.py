@@ -1,0 +1,90 @@
+"""PostgreSQL through psycopg 3: for several servers, or one that has a database already."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bcd4rec.errors import InputError
+from bcd4rec.serving.storage.database import Connection, Database, Row
+
+try:
+    import psycopg
+    from psycopg import conninfo
+except ImportError as error:
+    raise InputError(
+        f"PostgreSQL needs psycopg, which is not there ({error}); install it with: pip install 'bcd4rec[postgres]'."
+    ) from None
+
+BATCH = 10_000  # rows fetched at once
+TABLES_LOCK = 0x62636434  # of all bcd4rec servers that make tables at the same moment
+# A server that does not answer is found out in seconds and not in the hours of the system's defaults.
+TIMEOUTS = {"connect_timeout": 3, "tcp_user_timeout": 3_000, "keepalives_idle": 3, "keepalives_interval": 1}
+
+
+class PostgresConnection(Connection):
+    shown = "jsonb_exists(CAST(i.items AS jsonb), f.item)"
+
+    def __init__(self, connection: "psycopg.Connection[Row]"):
+        self._connection = connection
+
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        cursor = self._connection.execute(_own(sql), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def stream(self, sql: str, *values: Any) -> Iterator[Row]:
+        with self._connection.cursor("bcd4rec_stream") as cursor:
+            cursor.itersize = BATCH
+            cursor.execute(_own(sql), values)
+            yield from cursor
+
+    @contextlib.contextmanager
+    def transaction(self, read_only: bool = False) -> Iterator[None]:
+        with self._connection.transaction():
+            if read_only:
+                self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """One array for each column: a single statement, and a single way to the server and back."""
+        arrays = [list(column) for column in zip(*rows, strict=True)]
+        types = ("bigint[]" if isinstance(array[0], int) else "text[]" for array in arrays)
+        places = ", ".join(f"CAST(? AS {kind})" for kind in types)
+        into = f"INSERT INTO {table} ({', '.join(columns)})"
+        sql = f"{into} SELECT * FROM unnest({places}) ON CONFLICT DO NOTHING"  # noqa: S608 (our names)
+        self.rows(sql, *arrays)
+
+    def lock_tables(self) -> None:
+        self._connection.execute("SELECT pg_advisory_xact_lock(%s)", [TABLES_LOCK])
+
+    def ping(self) -> None:
+        self._connection.execute("SELECT 1")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Postgres(Database):
+    def __init__(self, url: str):
+        try:
+            given = conninfo.conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            words = " ".join(str(error).split())
+            raise InputError(f"--database: the PostgreSQL address cannot be read ({words}).") from None
+        self._conninfo = conninfo.make_conninfo(
+            url, **{key: value for key, value in TIMEOUTS.items() if key not in given}
+        )
+        self.name = f"PostgreSQL database {given.get('dbname', '')} at {given.get('host', 'localhost')}"
+
+    def connect(self, create: bool, patience: float) -> PostgresConnection:
+        connection = psycopg.connect(self._conninfo, autocommit=True)
+        connection.execute(f"SET lock_timeout = {int(patience * 1000)}")
+        return PostgresConnection(connection)
+
+    def away(self, error: BaseException) -> bool:
+        """Everything but what is wrong with the values: a database that is full, read-only or restored comes back."""
+        return isinstance(error, psycopg.Error) and not isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+
+
+def _own(sql: str) -> str:
+    """PostgreSQL's mark for a value; our SQL has no other question marks, and no value in its text."""
+    return sql.replace("?", "%s")

@@ -1,0 +1,91 @@
+"""SQLite in WAL mode: one file, nothing to install."""
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bcd4rec.errors import InputError
+from bcd4rec.serving.storage.database import Connection, Database, Row
+
+BATCH = 10_000  # rows fetched at once
+STATEMENT_ROWS = 500  # rows inserted at once; SQLite takes 32,766 values
+SYNCHRONOUS = ("full", "normal")
+
+
+class SqliteConnection(Connection):
+    shown = "EXISTS (SELECT 1 FROM json_each(i.items) AS j WHERE j.value = f.item)"
+
+    def __init__(self, path: Path, connection: sqlite3.Connection):
+        self._path, self._connection = path, connection
+        self._file = _identity(path)
+
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        return self._connection.execute(sql, values).fetchall()
+
+    def stream(self, sql: str, *values: Any) -> Iterator[Row]:
+        cursor = self._connection.execute(sql, values)
+        while rows := cursor.fetchmany(BATCH):
+            yield from rows
+
+    @contextlib.contextmanager
+    def transaction(self, read_only: bool = False) -> Iterator[None]:
+        self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        self.ping()
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        """Many rows in a statement: one for each row would give Python's lock away and wait for it each time."""
+        into = f"INSERT INTO {table} ({', '.join(columns)}) VALUES"
+        places = f"({', '.join('?' * len(columns))})"
+        for first in range(0, len(rows), STATEMENT_ROWS):
+            part = rows[first : first + STATEMENT_ROWS]
+            sql = f"{into} {', '.join([places] * len(part))} ON CONFLICT DO NOTHING"
+            self._connection.execute(sql, [value for row in part for value in row])
+
+    def lock_tables(self) -> None:
+        """Whoever writes holds the only lock there is."""
+
+    def ping(self) -> None:
+        """A file that was removed or replaced can still be written to, but nobody will find it."""
+        if _identity(self._path) != self._file:
+            raise FileNotFoundError(f"{self._path} was removed or replaced")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Sqlite(Database):
+    def __init__(self, path: Path, synchronous: str = "full"):
+        if synchronous not in SYNCHRONOUS:
+            raise InputError(f"--database: found synchronous={synchronous}, expected {' or '.join(SYNCHRONOUS)}.")
+        self.name, self._path, self._synchronous = str(path), path, synchronous
+
+    def connect(self, create: bool, patience: float) -> SqliteConnection:
+        if not create and not self._path.exists():
+            raise InputError(f"{self._path} does not exist; expected a database that `bcd4rec serve` wrote.")
+        uri = f"{self._path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        connection = sqlite3.connect(uri, timeout=patience, isolation_level=None, check_same_thread=False, uri=True)
+        try:
+            if create:
+                connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            return SqliteConnection(self._path, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def away(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.OperationalError | OSError) or type(error) is sqlite3.DatabaseError
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino

@@ -1,0 +1,168 @@
+"""The store: takes records at once, tells sessions at once, and outlives the absences of its database."""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from bcd4rec.data.responses import DIGINETICA
+from bcd4rec.errors import InputError
+from bcd4rec.serving.storage import queries
+from bcd4rec.serving.storage.database import Connection, Database, Row
+from bcd4rec.serving.storage.recent import Answers, Recent
+from bcd4rec.serving.storage.records import ArmCounts, Record, StoreStatus, strongest
+from bcd4rec.serving.storage.urls import database_of
+from bcd4rec.serving.storage.writer import BufferFull, StoreClosed, Writer, words
+
+__all__ = ["BufferFull", "Store", "StoreClosed", "open_store"]
+
+READ_PATIENCE = 0.05  # seconds that a session waits for another process's lock
+COUNT_PATIENCE = 5.0
+ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting would take more of the time than this
+CLOSE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
+
+
+def open_store(
+    url: str,
+    buffer: int = 100_000,
+    retention_days: float | None = None,
+    rewards: Mapping[str, float] = DIGINETICA.rewards,
+) -> "Store":
+    """Open a database, or begin one. `rewards` say which of several responses to one item is the strongest."""
+    if buffer < 1:
+        raise InputError(f"--buffer: found {buffer}, expected a number of records above 0.")
+    if retention_days is not None and not 0 < retention_days < 36_525:
+        raise InputError(f"--retention-days: found {retention_days}, expected a number of days above 0.")
+    database = database_of(url)
+    try:
+        return Store(database, buffer, retention_days, rewards)
+    except Exception as error:
+        if not database.away(error):
+            raise
+        raise InputError(
+            f"--database: {database.name} cannot be used ({words(error)}); choose another, or mend it."
+        ) from None
+
+
+class Store:
+    """All methods may be called from any thread; none of them waits for a write."""
+
+    def __init__(self, database: Database, buffer: int, retention_days: float | None, rewards: Mapping[str, float]):
+        self._database, self._rewards = database, rewards
+        self._recent = Recent()
+        self._reading = threading.Lock()
+        self._reader: Connection | None = None
+        self._counting = threading.Lock()
+        self._arms: list[ArmCounts] = []
+        self._arms_due = 0.0
+        self._writer = Writer(database, self._recent, buffer, retention_days, self._refresh_reader)
+        self._refresh_reader()
+
+    def submit(self, records: Sequence[Record]) -> Future[None]:
+        """Take records without waiting. The future is done once they are committed; `BufferFull` takes none."""
+        return self._writer.submit(records)
+
+    def status(self) -> StoreStatus:
+        return self._writer.status()
+
+    def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
+        """(item, response) of a session, oldest response first: each shown item that was answered, once.
+
+        Its strongest response counts. Responses of the same moment stand in the order in which items were shown.
+        While the database is away, and with `in_memory`, this is what the records in memory tell.
+        """
+        shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
+        slates, feedback = ([], []) if in_memory else self._read_session(session_id, list(shown))
+        shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
+        stored: dict[str, Answers] = {}
+        for request, item, response, when in feedback:
+            stored.setdefault(request, {})[item, response] = when
+        events = []
+        for request, (step, items) in shown.items():
+            answers = self._recent.answers(request) | stored.get(request, {})
+            events += _events(step, items, answers, self._rewards)
+        return [(item, response) for *_, item, response in sorted(events)]
+
+    def arms(self) -> list[ArmCounts]:
+        """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
+        with self._counting:
+            if time.monotonic() >= self._arms_due and self.status().connected:
+                try:
+                    self._count_arms()
+                except Exception as error:
+                    if not self._database.away(error):
+                        raise
+                    log.warning("Arms could not be counted: %s", words(error))
+            return self._arms
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Commit what is pending; give up after `timeout` seconds and count what is left as dropped."""
+        self._writer.close(timeout)
+        self._drop_reader()
+
+    def _count_arms(self) -> None:
+        began = time.monotonic()
+        connection = self._database.connect(create=False, patience=COUNT_PATIENCE)
+        try:
+            self._arms = queries.arm_counts(connection)
+        finally:
+            connection.close()
+        now = time.monotonic()
+        self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
+
+    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
+        """Slates and feedback, also to the `new` slates, that the database knows; nothing while it is away.
+
+        Never connects: that could take seconds.
+        """
+        with self._reading:
+            if self._reader is None:
+                return [], []
+            try:
+                slates = queries.slates_of(self._reader, session_id)
+                requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
+                return slates, queries.feedback_to(self._reader, requests)
+            except Exception as error:
+                if not self._database.away(error):
+                    raise
+                log.warning("A session was told from memory: %s", words(error))
+                self._close_reader()
+                return [], []
+
+    def _refresh_reader(self) -> None:
+        """Called by the writing thread when the database is there."""
+        if self._reader is None:
+            with contextlib.suppress(Exception):
+                connection = self._database.connect(create=False, patience=READ_PATIENCE)
+                with self._reading:
+                    self._reader = connection
+
+    def _drop_reader(self) -> None:
+        with self._reading:
+            self._close_reader()
+
+    def _close_reader(self) -> None:
+        connection, self._reader = self._reader, None
+        if connection is not None:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+
+def _events(
+    step: int, items: Sequence[str], answers: Answers, rewards: Mapping[str, float]
+) -> list[tuple[int, int, int, str, str]]:
+    """(time, step, place, item, response) for each answered item of a slate; others were not shown."""
+    by_item: dict[str, list[tuple[str, int]]] = {}
+    for (item, response), when in answers.items():
+        by_item.setdefault(item, []).append((response, when))
+    events = []
+    for place, item in enumerate(items):
+        if item in by_item:
+            response, when = strongest(by_item[item], rewards)
+            events.append((when, step, place, item, response))
+    return events

@@ -1,0 +1,119 @@
+"""Small policies with random weights, and servers around them."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import polars as pl
+import torch
+
+import bcd4rec
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.models.behaviour import BehaviourModel
+from bcd4rec.models.q_network import QNetwork, QNetworkConfig
+from bcd4rec.policies import bundle
+from bcd4rec.policies.quantile_policy import QuantilePolicy
+
+ITEMS, WIDTH, LENGTH, SKIPS = 23, 6, 5, 8
+VOCABULARY = Vocabulary(pl.Series("item_id", range(ITEMS)))
+ABOUT = {
+    "method": "iqn",
+    "history": {"length": LENGTH, "skips": SKIPS},
+    "responses": {"rewards": {"skip": 0, "click": 1, "buy": 5}},
+}
+
+
+def shaken(module: torch.nn.Module) -> None:
+    """Every weight away from what it was initialised to, so that none of them can be forgotten unnoticed."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+
+
+def quantile_policy(
+    encoder: str, head: str, beta: float = 0.0, form: str = "relative", seed: int = 5, **more: Any
+) -> QuantilePolicy:
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    shape = QNetworkConfig.parse({"head": head, "encoder": encoder, "quantiles": 4, "cosines": 7} | more, "test")
+    network = QNetwork(rng.normal(size=(ITEMS, WIDTH)).astype(np.float32), shape)
+    behaviour = BehaviourModel(rng.normal(size=(ITEMS, 3)).astype(np.float32))
+    shaken(network)
+    shaken(behaviour)
+    return QuantilePolicy(network, 0.7, behaviour, beta, form)  # type: ignore[arg-type]
+
+
+def saved(policy: Any, kind: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    bundle.save(policy, kind, VOCABULARY, folder, ABOUT, np.arange(ITEMS, dtype=np.int32))
+    return folder
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(bcd4rec.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, process: "subprocess.Popen[str]", address: str, said: Path):
+        self.process, self.address, self._said = process, address, said
+        self.client = httpx.Client(base_url=address, timeout=30)
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        return self.client.post(
+            path, json=body, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
+
+    def recommend(self, **body: Any) -> dict[str, Any]:
+        answer = self.post("/v1/recommend", body)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert isinstance(found, dict)
+        return found
+
+    def feedback(self, request_id: str, **responses: str) -> httpx.Response:
+        """Responses by item, as `i4="click"`."""
+        told = [{"item": int(item[1:]), "response": response} for item, response in responses.items()]
+        return self.post("/v1/feedback", {"request_id": request_id, "responses": told})
+
+
+@contextlib.contextmanager
+def serving(scratch: Path, *args: object, environment: dict[str, str] | None = None) -> Iterator[Running]:
+    """`bcd4rec serve ARGS` on a free port; it must stop cleanly and without a traceback."""
+    said = scratch / "said.txt"
+    given = ["serve", *map(str, args), "--port", "0", "--json"]
+    if "--database" not in given:
+        given += ["--database", str(scratch / "store.sqlite")]
+    with said.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bcd4rec.cli", *given],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=ENVIRONMENT | (environment or {}),
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, said.read_text()
+        running = Running(process, json.loads(line)["address"], said)
+        yield running
+        running.client.close()
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+        assert "Traceback" not in said.read_text(), said.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,0 +1,107 @@
+"""Large catalogues: what the index finds, measured against a plain search."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.models.q_network import QNetwork, QNetworkConfig
+from bcd4rec.policies import bundle
+from bcd4rec.policies.quantile_policy import QuantilePolicy
+from bcd4rec.policies.ranking import Exploration
+from bcd4rec.seeding import generator
+from bcd4rec.serving import retrieval
+from bcd4rec.serving.loading import Served, load
+from bcd4rec.serving.model import OnnxPolicy
+from bcd4rec.serving.recommending import Recommender
+from bcd4rec.serving.retrieval import DEPTH, POOL, Retrieval, exact_best, retrieval_for
+
+ITEMS, WIDTH = 5_000, 12
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(40, WIDTH))[rng.integers(40, size=ITEMS)] + 0.3 * rng.normal(size=(ITEMS, WIDTH))
+    policy = QuantilePolicy(QNetwork(vectors.astype(np.float32), QNetworkConfig(head="implicit", encoder="meanpool")))
+    folder = tmp_path_factory.mktemp("large")
+    about = {"history": {"length": 4, "skips": 3}}
+    bundle.save(policy, "quantile_policy", Vocabulary(pl.Series("item_id", range(ITEMS))), folder, about)
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def found(served: Served) -> Retrieval:
+    made = retrieval_for(served, large=ITEMS - 1)
+    assert made is not None
+    return made
+
+
+def test_small_catalogues_need_none(served: Served) -> None:
+    assert retrieval_for(served) is None
+
+
+def test_exact_best_is_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    queries, table = rng.normal(size=(3, 5)).astype(np.float32), rng.normal(size=(120_000, 5)).astype(np.float32)
+    for query, best in zip(queries, exact_best(queries, table, 7), strict=True):
+        scores = [float(value) for value in table @ query]
+        assert set(best.tolist()) == set(sorted(range(len(table)), key=lambda item: -scores[item])[:7])
+
+
+def test_recall_is_what_it_says(served: Served, found: Retrieval) -> None:
+    policy = served.policy
+    assert isinstance(policy, OnnxPolicy)
+    states = retrieval.likely_states(served, policy)
+    assert (states.positives[0] == -1).all()
+    hits = []
+    for row in range(len(states)):
+        scores = policy.scores(states[row : row + 1])[0]
+        best = sorted(range(ITEMS), key=lambda item: -float(scores[item]))[:DEPTH]
+        pool = found.pool(policy.preference(states[row : row + 1])[0], 5)
+        assert (np.diff(pool) > 0).all()
+        assert len(pool) <= POOL + 5
+        hits.append(len(set(best) & set(pool.tolist())) / DEPTH)
+    assert found.measured.recall > 0.9
+    assert np.mean(hits) == pytest.approx(found.measured.recall, abs=0.02)
+
+
+def test_values_are_exact_and_liked_items_never_return(served: Served, found: Retrieval) -> None:
+    recommender, plain = Recommender(served, found), Recommender(served)
+    states = served.states([7, 70], [])
+    exact = plain.slate(states, 9, [7, 70], None, Exploration())
+    slate = recommender.slate(states, 9, [7, 70], None, Exploration())
+    assert len(set(exact.items.tolist()) & set(slate.items.tolist())) >= 8
+    scores = served.policy.scores(states)[0]
+    np.testing.assert_allclose(slate.values, scores[slate.items], rtol=1e-5)
+    gone = slate.items[:5].tolist()
+    assert not set(gone) & set(recommender.slate(states, 9, gone, None, Exploration()).items.tolist())
+
+
+def test_exploration_stays_among_what_was_retrieved(served: Served, found: Retrieval) -> None:
+    policy = served.policy
+    assert isinstance(policy, OnnxPolicy)
+    states = served.states([7], [])
+    pool = found.pool(policy.preference(states)[0], 2 + 1)
+    luck = generator(0, "explore")
+    slate = Recommender(served, found).slate(states, 2, [7], None, Exploration(kind="epsilon", epsilon=1.0), luck)
+    left = len(pool) - int(7 in pool)
+    assert set(slate.items.tolist()) <= set(pool.tolist())
+    np.testing.assert_allclose(slate.propensities, [1 / left, 1 / (left - 1)], rtol=1e-5)
+
+
+def test_an_index_is_used_only_for_the_bundle_it_was_made_from(
+    served: Served, found: Retrieval, tmp_path: Path
+) -> None:
+    written = found.save(tmp_path, "one version")
+    assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
+    again = Retrieval.read(tmp_path, "one version")
+    assert again is not None
+    assert again.measured == found.measured
+    query = np.ones((1, WIDTH), np.float32)
+    assert again.pool(query, 3).tolist() == found.pool(query, 3).tolist()
+    assert Retrieval.read(tmp_path, "another") is None

@@ -1,0 +1,309 @@
+"""The parts of the server by themselves: exact propensities, shares, limits, a database that is away."""
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.errors import InputError
+from bcd4rec.policies.ranking import Exploration
+from bcd4rec.seeding import generator
+from bcd4rec.serving.app import make_app
+from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.begun import Begun
+from bcd4rec.serving.catalogue import Names
+from bcd4rec.serving.gate import Gate
+from bcd4rec.serving.loading import Served, load
+from bcd4rec.serving.metrics import Metrics
+from bcd4rec.serving.rates import arm_rates, wilson
+from bcd4rec.serving.recommending import Recommender
+from bcd4rec.serving.security import Keys, Limits, Rates, read_keys
+from bcd4rec.serving.service import Service
+from bcd4rec.serving.storage.records import ArmCounts, Impression, StoreStatus
+from bcd4rec.serving.storage.store import BufferFull
+from serving_help import ITEMS, quantile_policy, saved
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return load(saved(quantile_policy("meanpool", "implicit"), "quantile_policy", tmp_path_factory.mktemp("p") / "p"))
+
+
+# ---- exploration
+
+
+def exact(scores: list[float], slate: tuple[int, ...], exploration: Exploration) -> float:
+    """The probability of a slate by its definition: place by place among the items that are left."""
+    left, product = dict(enumerate(scores)), 1.0
+    for item in slate:
+        if exploration.kind == "softmax":
+            weights = {one: np.exp(score / exploration.temperature) for one, score in left.items()}
+            product *= weights[item] / sum(weights.values())
+        else:
+            best = max(left, key=lambda one: (left[one], -one))
+            product *= exploration.epsilon / len(left) + (1 - exploration.epsilon) * (item == best)
+        del left[item]
+    return product
+
+
+@pytest.mark.parametrize(
+    "exploration", [Exploration(kind="epsilon", epsilon=0.4), Exploration(kind="softmax", temperature=0.7)], ids=str
+)
+def test_propensities_are_the_probabilities_of_what_is_shown(served: Served, exploration: Exploration) -> None:
+    states, recommender, draws = served.states([2], []), Recommender(served), 3000
+    pool, gone = [5, 9, 11, 20, 2], [2]
+    scores = served.policy.scores(states, np.array([pool[:4]], np.int32))[0].tolist()
+    seen: Counter[tuple[int, ...]] = Counter()
+    for number in range(draws):
+        luck = generator(0, "explore", f"request {number}")
+        slate = recommender.slate(states, 2, gone, pool, exploration, luck)
+        places = tuple(pool.index(item) for item in slate.items)
+        expected = exact(scores, places, exploration)
+        assert float(np.prod(slate.propensities.astype(np.float64))) == pytest.approx(expected, rel=1e-4)
+        seen[places] += 1
+    for places in itertools.permutations(range(4), 2):
+        chance = exact(scores, places, exploration)
+        assert abs(seen[places] - draws * chance) < 4.5 * np.sqrt(draws * chance * (1 - chance)) + 1
+
+
+def test_the_same_request_explores_alike(served: Served) -> None:
+    exploration = Exploration(kind="softmax", temperature=5.0)
+    slates = [
+        Recommender(served).slate(served.states([], []), 4, [], None, exploration, generator(1, "x", n)).items.tolist()
+        for n in ("one", "one", "two")
+    ]
+    assert slates[0] == slates[1] != slates[2]
+
+
+# ---- arms
+
+
+def arms_of(served: Served, share: float, seed: int = 0) -> Arms:
+    recommender = Recommender(served)
+    both = [Arm("a", served.folder, 1 - share, recommender), Arm("b", served.folder, share, recommender)]
+    return Arms(both, seed)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
+def test_shares_of_sessions(served: Served, share: float) -> None:
+    arms, sessions = arms_of(served, share), [f"session {n}" for n in range(8000)]
+    found = [arms.of(session).name for session in sessions]
+    assert abs(found.count("b") - share * 8000) <= 4.5 * np.sqrt(8000 * share * (1 - share))
+    assert found == [arms_of(served, share).of(session).name for session in sessions]
+    if 0 < share < 1:
+        assert found != [arms_of(served, share, seed=1).of(session).name for session in sessions]
+
+
+# ---- a database that is away
+
+
+class Away:
+    """A store whose database does not answer and whose buffer holds `room` more records."""
+
+    def __init__(self, room: int = 0):
+        self.room, self.taken = room, []  # type: ignore[var-annotated]
+
+    def submit(self, records: Any) -> Future[None]:
+        if len(records) > self.room:
+            raise BufferFull("full")
+        self.room -= len(records)
+        self.taken += list(records)
+        return Future()
+
+    def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
+        return []
+
+    def status(self) -> StoreStatus:
+        return StoreStatus(False, len(self.taken), 0, "OperationalError: secret.internal:5432 refused", None)
+
+    def arms(self) -> list[ArmCounts]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def ask(service: Service, *requests: tuple[str, str, Any], limits: Limits | None = None) -> list[httpx.Response]:
+    """Answers of the application in this process."""
+
+    async def talk() -> list[httpx.Response]:
+        app = make_app(service, Keys([]), Keys([]), limits or Limits())
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return [await client.request(method, path, json=body) for method, path, body in requests]
+
+    return asyncio.run(talk())
+
+
+def test_recommendations_go_on_without_a_database(served: Served) -> None:
+    store = Away(room=2)
+    service = Service(Arms([Arm("a", served.folder, 1.0, Recommender(served))]), store)  # type: ignore[arg-type]
+    told = {"request_id": "r", "responses": [{"item": 1, "response": "click"}]}
+    recommend = ("POST", "/v1/recommend", {"session_id": "s"})
+    answers = ask(service, recommend, ("POST", "/v1/feedback", told), recommend, ("POST", "/v1/feedback", told))
+    assert [answer.status_code for answer in answers] == [200, 202, 200, 503]
+    assert answers[1].json() == {"accepted": 1, "stored": False}
+    assert isinstance(store.taken[0], Impression)
+    (health,) = ask(service, ("GET", "/v1/health", None))
+    assert health.status_code == 200
+    assert health.json()["status"] == "degraded"
+    assert "secret" not in health.text
+    assert "bcd4rec_unlogged_impressions_total 1.0" in service.metrics.text().decode()
+
+
+def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(Arms([Arm("a", served.folder, 1.0, Recommender(served))]), Away(9))  # type: ignore[arg-type]
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("the secret reason")
+
+    monkeypatch.setattr(service, "_answer", broken)
+    app = make_app(service, Keys([]), Keys([]), Limits())
+
+    async def talk() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post("/v1/recommend", json={})
+
+    answer = asyncio.run(talk())
+    assert (answer.status_code, answer.json()) == (500, {"error": "The server failed; its log says why."})
+
+
+# ---- sessions in memory
+
+
+def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
+    begun = Begun(reach=4)
+    assert not begun.covers("a")
+    begun.begin("a")
+    begun.shown("r1", 1)
+    begun.told(["r1", "r1"])
+    assert begun.covers("a")
+    begun.begin("b")
+    begun.shown("r2", 1)
+    assert not begun.covers("a")  # four records later it may be forgotten in part
+    assert begun.covers("b")
+    begun.told(["from before the restart"])
+    assert not begun.covers("b")
+
+
+# ---- limits
+
+
+def test_a_slow_body_is_not_waited_for(served: Served) -> None:
+    metrics = Metrics(list, Away().status)
+    gate = Gate(lambda *_: pytest.fail("was let in"), {}, Keys([]), Keys([]), Limits(body_seconds=0.05), metrics)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(5)
+        return {}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/v1/recommend", "method": "POST", "headers": [], "client": ("x", 1)}
+    began = time.monotonic()
+    asyncio.run(gate(scope, receive, send))
+    assert time.monotonic() - began < 2
+    assert sent[0]["status"] == 408
+
+
+def test_rates_refill(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rates = Rates(2.0)
+    assert [rates.allow("a") for _ in range(3)] == [True, True, False]
+    assert rates.allow("b")
+    now += 0.5
+    assert [rates.allow("a") for _ in range(2)] == [True, False]
+    now += 60
+    assert [rates.allow("a") for _ in range(3)] == [True, True, False]
+    assert all(Rates(0).allow("a") for _ in range(10))
+
+
+def test_keys_from_files_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not read_keys(None, "NO_SUCH_VARIABLE", "--api-keys")
+    monkeypatch.setenv("SOME_KEYS", "sixteen-characters, another-one-of-them")
+    keys = read_keys(None, "SOME_KEYS", "--api-keys")
+    assert keys.match("sixteen-characters")
+    assert keys.match("another-one-of-them")
+    assert not any(keys.match(text) for text in ("", "sixteen-character", "sixteen-characters ", "\udcff"))
+    (tmp_path / "empty").write_text("\n")
+    for path in (tmp_path / "empty", tmp_path / "none", tmp_path):
+        with pytest.raises(InputError, match="--api-keys"):
+            read_keys(path, "SOME_KEYS", "--api-keys")
+
+
+# ---- rates of arms
+
+
+def test_wilson_intervals_by_hand() -> None:
+    found = wilson(0.2, 50)  # (0.2 + 0.0384) / 1.0768 ± 1.96 / 1.0768 · √(0.0032 + 0.000384)
+    assert (found.value, round(found.low, 4), round(found.high, 4)) == (0.2, 0.1124, 0.3304)
+    assert (wilson(0.0, 10).low, wilson(1.0, 10).high) == (0.0, 1.0)
+    assert (wilson(0.0, 0).low, wilson(0.0, 0).high) == (0.0, 1.0)
+
+
+def test_rates_per_item_and_per_request() -> None:
+    counts = ArmCounts("v", "a", sessions=50, requests=40, impressions=100, responses={"click": 20})
+    found = arm_rates(counts, serving=True)
+    assert found.rates["click"] == wilson(0.2, 50)
+    assert found.per_request == {"click": 0.5}
+
+
+# ---- names
+
+
+def test_names_and_search(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item_id,name,picture\n3,Red Shoe,https://x/3.png\n22,blue hat,\n")
+    names = Names.read(tmp_path / "items.csv")
+    found = names.search(served, "", 2, 1)
+    assert [one["item"] for one in found["items"]] == [21, 20]  # popularity is the item's number here
+    assert found["total"] == ITEMS
+    assert names.search(served, "SHOE", 5, 0) == {
+        "items": [{"item": 3, "name": "Red Shoe", "picture": "https://x/3.png"}],
+        "total": 1,
+    }
+    assert [one["item"] for one in names.search(served, "2", 3, 0)["items"]] == [22, 21, 20]
+    assert names.of(22) == {"item": 22, "name": "blue hat", "picture": None}
+    (tmp_path / "bad.csv").write_text("id,title\n1,x\n")
+    with pytest.raises(InputError, match="has no column 'item_id' but id, title"):
+        Names.read(tmp_path / "bad.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        Names.read(tmp_path / "none.parquet")
+
+
+# ---- policies of other kinds
+
+
+class Flat:
+    """A policy without vectors: it prefers high numbers."""
+
+    n_items = ITEMS
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        row = np.arange(ITEMS, dtype=np.float32)
+        if candidates is None:
+            return np.tile(row, (len(states), 1))
+        return np.where(candidates == PAD, -np.inf, row[candidates]).astype(np.float32)
+
+
+def test_a_policy_without_vectors_is_not_explained(served: Served) -> None:
+    from dataclasses import replace
+
+    recommender = Recommender(replace(served, policy=Flat(), popularity=None))
+    states = served.states([], [])
+    slate = recommender.slate(states, 3, [22], None, Exploration(), generator(0, "x"))
+    assert slate.items.tolist() == [21, 20, 19]
+    details, beside = recommender.explain(states, slate, [22], 3)
+    assert details == [{"quantiles": None, "likelihood": None}] * 3
+    assert beside == {"behaviour": None, "popular": None}
