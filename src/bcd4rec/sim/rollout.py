@@ -83,13 +83,17 @@ def rollout(
         gone = gone[:, :0]
     skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
     alive = np.ones(users, np.bool_)
+    # Who has left need not be asked about; but an oracle knows all users at once, and draws go by the number of users.
+    thrifty = config.exploration.kind == "none" and not isinstance(policy, Oracle)
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
         kept_out = gone
         if config.after_skip == "exclude" and environment.unavailable != "shown":
             kept_out = np.append(gone, skipped, axis=1)
-        slates = _slates(policy, states, kept_out, environment.slate_size, config, luck, vectors)
+        asked = np.flatnonzero(alive) if thrifty else np.arange(users)
+        slates = _slates(policy, states[asked], kept_out[asked], environment.slate_size, config, luck, vectors)
+        slates = _for_all(slates, asked, users)
         items = np.where(alive[:, None], slates.items, PAD)
         outside = environment.outside(items) if isinstance(environment, Supported) else None
         outcome = environment.step(items)
@@ -105,6 +109,16 @@ def rollout(
         if not alive.any():
             break
     return _log(pl.concat(parts), environment)
+
+
+def _for_all(slates: Slates, asked: np.ndarray[tuple[int], np.dtype[np.intp]], users: int) -> Slates:
+    """The slates of all users, empty for those who were not asked about."""
+    if len(asked) == users:
+        return slates
+    items = np.full((users, slates.items.shape[1]), PAD, slates.items.dtype)
+    propensities = np.ones(items.shape, slates.propensities.dtype)
+    items[asked], propensities[asked] = slates.items, slates.propensities
+    return Slates(items, propensities)
 
 
 def _slates(
