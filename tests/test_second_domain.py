@@ -11,6 +11,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
+from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.summary import Evaluation
@@ -52,6 +53,13 @@ def test_the_logged_rate_is_that_of_the_period(dataset: Dataset) -> None:
     assert low < value < high
 
 
+def test_runs_are_not_mixed(tmp_path: Path) -> None:
+    domain.keep_to(tmp_path / "run", {"seed": 0})
+    domain.keep_to(tmp_path / "run", {"seed": 0})
+    with pytest.raises(InputError, match="another run"):
+        domain.keep_to(tmp_path / "run", {"seed": 1})
+
+
 def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(domain, "BASELINES", ("popular", "sknn"))
     monkeypatch.setattr(domain, "AGENTS", ("bcd4rec",))
@@ -77,6 +85,6 @@ def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch
     assert met["bcd4rec"].category_accuracy is not None
     assert met["bcd4rec"].category_accuracy > 2 * 100 / 5  # of five categories
     assert np.isfinite(domain.rank_correlation(met, met))
-    told = {"users": 150, "logged": {"value": 4.0}, "true": {}, "rank_correlation": None}
+    told = {"rate": "br", "users": 150, "logged": {"value": 4.0}, "true": {}, "rank_correlation": None}
     table = _table(told | {"learned": {name: one.to_json() for name, one in met.items()}})
     assert table.row_count == len(met)

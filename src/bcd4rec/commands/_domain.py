@@ -48,22 +48,25 @@ def users(
     from bcd4rec.commands._options import make_environment
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
+    from bcd4rec.evaluation.metrics import rate_name
     from bcd4rec.experiments import second_domain as domain
     from bcd4rec.experiments.online import OnlineConfig
 
     torch.set_num_threads(1)
     data = Dataset.load(dataset)
+    environment = make_environment(truth, None, None) if truth is not None else None
+    domain.keep_to(out, {"data": data.content_hash, "seed": seed, "rounds": rounds})
     with progress() as tick:
         user = domain.learned_user(data, out / "user", seed, tick)
         online = OnlineConfig(rounds=rounds)
         folders = domain.policies(data, user, out / "policies", online, seed, tick)
         learned = domain.meet(user, folders, count, seed, tick)
         true = {}
-        if truth is not None:
-            environment = make_environment(truth, None, None)
+        if environment is not None:
             true = domain.meet(environment, folders, count, seed, tick)
             true["behaviour"] = domain.behaviour(environment, count, seed)
     found: dict[str, Any] = {
+        "rate": rate_name(data.responses),
         "seed": seed,
         "users": count,
         "data": data.content_hash,
@@ -84,30 +87,31 @@ def users(
 def _table(found: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    low, high = found["logged"]["value"], found["learned"]["oracle"]["br"]
+    rate = found["rate"]
+    low, high = found["logged"]["value"], found["learned"]["oracle"][rate]
     title = f"{found['users']:,} users; gaps from the log's own {low:.1f} % (test period) to the learned user's oracle"
     if found["rank_correlation"] is not None:
         title += f"; rank correlation of learned and true users {found['rank_correlation']:.2f}"
     table = Table(title=title)
-    columns = ("method", "BR %", "C@3", "gap", "outside", "cat. %", "true BR", "paper")
+    columns = ("method", f"{rate.upper()} %", "C@3", "gap", "outside", "cat. %", f"true {rate.upper()}", "paper")
     for name in columns:
         table.add_column(name, justify="left" if name == "method" else "right")
     for name in [*found["learned"], *(["behaviour"] if found["true"] else [])]:
         row, true = found["learned"].get(name), found["true"].get(name)
-        gap = f"{100 * (row['br'] - low) / (high - low):.0f}" if row and high != low else "–"
+        gap = f"{100 * (row[rate] - low) / (high - low):.0f}" if row and high != low else "–"
         table.add_row(
             name,
-            _rate(row),
+            _rate(row, rate),
             f"{row['coverage@3']:.1f}" if row else "–",
             gap,
             f"{row['outside_support']:.1f}" if row else "–",
             f"{(row or true)['category_accuracy']:.0f}" if (row or true)["category_accuracy"] is not None else "–",
-            _rate(true),
+            _rate(true, rate),
             f"{PAPER[name]:.1f}" if name in PAPER else "–",
         )
     return table
 
 
-def _rate(row: dict[str, Any] | None) -> str:
+def _rate(row: dict[str, Any] | None, rate: str) -> str:
     """With half the width of its 95 % interval."""
-    return f"{row['br']:.1f} ± {(row['br_high'] - row['br_low']) / 2:.1f}" if row else "–"
+    return f"{row[rate]:.1f} ± {(row[f'{rate}_high'] - row[f'{rate}_low']) / 2:.1f}" if row else "–"

@@ -13,10 +13,11 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from bcd4rec.artifacts import atomic_directory
+from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD
+from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import RATE, interval
 from bcd4rec.evaluation.summary import Evaluation, summarise
@@ -45,6 +46,16 @@ def agent_settings(dataset: Dataset) -> dict[str, Any]:
     return (WITH_CATEGORIES if known else other) | SCHEDULE
 
 
+def keep_to(folder: Path, run: dict[str, Any]) -> None:
+    """Begin a run in `folder`, or make sure that what is kept there is of the same run."""
+    if not (folder / MANIFEST).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / MANIFEST) as path:
+            write_json(path, run)
+    elif (kept := read_json(folder / MANIFEST)) != run:
+        raise InputError(f"{folder} holds another run ({kept}), but this one is {run}; choose another --out.")
+
+
 def learned_user(dataset: Dataset, folder: Path, seed: int, tick: Tick = no_tick) -> Learned:
     """The user of the earlier period, learned now or in an earlier run."""
     if not folder.is_dir():
@@ -69,7 +80,7 @@ def policies(
             fitted, data = last.fitted, last.dataset
         else:
             fitted, data = fit(name, dataset, agent_settings(dataset) if name in AGENTS else {}, seed), dataset
-        (folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with atomic_directory(folder / name) as partial:
             fitted.save(data, partial)
     return {name: folder / name for name in names}

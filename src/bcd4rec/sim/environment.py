@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.errors import InputError
 from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
@@ -59,6 +60,18 @@ class Environment(Protocol):
     def oracle_scores(self) -> FloatArray:
         """(B, A) what a policy that sees into the users would score now, in a fresh array; the upper bound."""
         ...
+
+
+def check_slates(slates: IntArray, users: int, environment: Environment) -> None:
+    """What `step` takes: (B, K) items of the catalogue, or `PAD`."""
+    expected = (users, environment.slate_size)
+    if slates.shape != expected:
+        raise InputError(f"The slates have the shape {slates.shape}, expected {expected}: users × slate size.")
+    if slates.size and (slates.min() < PAD or slates.max() >= environment.n_items):
+        raise InputError(
+            f"The slates hold items from {slates.min()} to {slates.max()}, "
+            f"expected 0 to {environment.n_items - 1}, or {PAD} for an empty place."
+        )
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from bcd4rec.data.responses import RECSIM, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Outcome, Unavailable
+from bcd4rec.sim.environment import Outcome, Unavailable, check_slates
 
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -150,7 +150,7 @@ class InterestEvolution:
 
         An entry that is `PAD`, repeats an earlier one of its slate or is no longer available cannot be clicked.
         """
-        self._check(slates)
+        check_slates(slates, len(self._interests), self)
         responses = np.zeros(slates.shape, np.int8)
         if self._step < self.config.horizon:
             places = self._choose(slates)
@@ -165,16 +165,6 @@ class InterestEvolution:
     def oracle_scores(self) -> FloatArray:
         """(B, A) the user's interest in each item's category now."""
         return self._interests.astype(np.float32).take(self._categories, axis=1)
-
-    def _check(self, slates: IntArray) -> None:
-        expected = (len(self._interests), self.config.slate_size)
-        if slates.shape != expected:
-            raise InputError(f"The slates have the shape {slates.shape}, expected {expected}: users × slate size.")
-        if slates.size and (slates.min() < PAD or slates.max() >= self.config.items):
-            raise InputError(
-                f"The slates hold items from {slates.min()} to {slates.max()}, "
-                f"expected 0 to {self.config.items - 1}, or {PAD} for an empty place."
-            )
 
     def _choose(self, slates: IntArray) -> NDArray[np.intp]:
         """(B,) the place of the slate that each user clicks; K is a skip."""

@@ -19,7 +19,7 @@ from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
 
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -119,7 +119,7 @@ class Learned:
 
     def step(self, slates: IntArray) -> Outcome:
         """Show (B, K) slates. An item that is not available any more, or stands twice, is skipped."""
-        self._check(slates)
+        check_slates(slates, len(self._liked), self)
         probabilities = self.probabilities(slates)  # (B, K, R)
         shown = slates != PAD
         places = self._looked[:, None] + shown.cumsum(axis=1) - 1
@@ -189,13 +189,3 @@ class Learned:
             self._states[torch.from_numpy(moved)] = self._encode(moved)
             if self._oracle is not None:
                 self._changed = np.union1d(self._changed, moved)
-
-    def _check(self, slates: IntArray) -> None:
-        expected = (len(self._liked), self.config.slate_size)
-        if slates.shape != expected:
-            raise InputError(f"The slates have the shape {slates.shape}, expected {expected}: users × slate size.")
-        if slates.size and (slates.min() < PAD or slates.max() >= self.n_items):
-            raise InputError(
-                f"The slates hold items from {slates.min()} to {slates.max()}, "
-                f"expected 0 to {self.n_items - 1}, or {PAD} for an empty place."
-            )

@@ -22,7 +22,7 @@ from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
 from bcd4rec.sim.shop_behaviour import ShopBehaviour
 from bcd4rec.sim.shop_catalogue import TASTES, Catalogue, Doubles, make_catalogue
 from bcd4rec.sim.shop_config import ShopConfig, preset
@@ -112,7 +112,7 @@ class Shop:
 
     def step(self, slates: IntArray) -> Outcome:
         """Show (B, K) slates. Empty places, items that were shown before and users who have left get a skip."""
-        self._check(slates)
+        check_slates(slates, len(self._taste), self)
         positive, buy = self.chances(slates)
         order = np.cumsum(slates != PAD, axis=1) + self._looked[:, None] - 1  # (B, K) the how-manieth item it is
         luck = self._luck[self._users, np.clip(order, 0, self.config.impressions - 1)]
@@ -188,16 +188,6 @@ class Shop:
         chosen = np.searchsorted(edges, np.arange(len(luck)) + luck, "right")
         found: IntArray = items[np.clip(chosen, starts, ends - 1)][:, None]
         return found
-
-    def _check(self, slates: IntArray) -> None:
-        expected = (len(self._taste), self.config.slate_size)
-        if slates.shape != expected:
-            raise InputError(f"The slates have the shape {slates.shape}, expected {expected}: users × slate size.")
-        if slates.size and (slates.min() < PAD or slates.max() >= self.n_items):
-            raise InputError(
-                f"The slates hold items from {slates.min()} to {slates.max()}, "
-                f"expected 0 to {self.n_items - 1}, or {PAD} for an empty place."
-            )
 
 
 def length_law(config: ShopConfig) -> Doubles:
