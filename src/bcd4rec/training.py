@@ -1,5 +1,7 @@
 """Training as a generator: an agent and batches of a data set give reports, step by step."""
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from bcd4rec.agents.agent import AgentConfig
 from bcd4rec.agents.quantile_agent import Batch, QuantileAgent, Update, seeded
-from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, write_json
+from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.states import FloatArray
 from bcd4rec.errors import InputError
@@ -55,7 +57,7 @@ class Trainer:
     """An agent with the batches it learns from. `run` yields reports; `save` writes a checkpoint.
 
     A trainer made from a checkpoint continues as if it had never stopped, bit for bit. Leave `run` between reports:
-    then the agent is whole.
+    then the agent is whole. Trainers with the same folder `shared` do alike pre-training once.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Trainer:
         seed: int = 0,
         checkpoint: Path | None = None,
         notify: Notify = silent,
+        shared: Path | None = None,
     ):
         self.config, self.seed, self.step = config, seed, 0
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
@@ -74,7 +77,7 @@ class Trainer:
         # A checkpoint holds what pre-training gave, so nothing is trained twice.
         untrained = {"pretraining": "none", "behaviour_epochs": 0} if checkpoint else {}
         start = config.model_copy(update=untrained)
-        self.agent = build_agent(start, dataset, self.transitions, seed, notify)
+        self.agent = build_agent(start, dataset, self.transitions, seed, notify, None if checkpoint else shared)
         self.agent.config = config
         if checkpoint:
             self._resume(checkpoint)
@@ -145,53 +148,102 @@ def take(transitions: Transitions, rows: NDArray[np.int64]) -> Batch:
 
 
 def build_agent(
-    config: AgentConfig, dataset: Dataset, transitions: Transitions, seed: int, notify: Notify = silent
+    config: AgentConfig,
+    dataset: Dataset,
+    transitions: Transitions,
+    seed: int,
+    notify: Notify = silent,
+    shared: Path | None = None,
 ) -> QuantileAgent:
     """Pre-train item embeddings, fit the behaviour model, and set up the networks."""
-    embeddings = pretrained_embeddings(config, dataset, seed, notify)
-    behaviour = _behaviour(config, dataset, transitions, embeddings, seed, notify) if config.beta > 0 else None
+    embeddings = pretrained_embeddings(config, dataset, seed, notify, shared)
+    behaviour = _behaviour(config, dataset, transitions, embeddings, seed, notify, shared) if config.beta > 0 else None
     mean = float(transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
     offset = mean * _discounted_steps(transitions, dataset.gamma)
     return QuantileAgent(config, dataset.states, embeddings, behaviour, seed, mean, offset)
 
 
-def pretrained_embeddings(config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent) -> FloatArray:
+PRETRAINING = ("pretraining", "pretraining_epochs", "dimension", "negatives", "embedding_scale")  # what it depends on
+BEHAVIOUR = (*PRETRAINING, "behaviour", "behaviour_epochs")
+
+
+def pretrained_embeddings(
+    config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent, shared: Path | None = None
+) -> FloatArray:
     """(A, d) from the positive responses of the train split."""
-    with seeded(seed, "pretraining"):
-        embeddings = pretrain(
-            config.pretraining,
-            dataset.sequences("train"),
-            dataset.n_items,
-            config.dimension,
-            generator(seed, "pretraining"),
-            epochs=config.pretraining_epochs,
-            negatives=config.negatives,
-            categories=dataset.categories,
-            notify=lambda loss: notify("item embeddings", loss),
-        )
-    # Axes of taste and codes of categories have their meaning from zero on, so they are neither centred nor scaled.
-    return (
-        embeddings
-        if config.pretraining in ("tastes", "categories")
-        else standardise(embeddings, config.embedding_scale)
-    )
+
+    def pretrained() -> dict[str, Tensor]:
+        with seeded(seed, "pretraining"):
+            embeddings = pretrain(
+                config.pretraining,
+                dataset.sequences("train"),
+                dataset.n_items,
+                config.dimension,
+                generator(seed, "pretraining"),
+                epochs=config.pretraining_epochs,
+                negatives=config.negatives,
+                categories=dataset.categories,
+                notify=lambda loss: notify("item embeddings", loss),
+            )
+        # Axes of taste and codes of categories have their meaning from zero on, so they are neither centred nor scaled.
+        plain = config.pretraining in ("tastes", "categories")
+        return {
+            "embeddings": torch.from_numpy(embeddings if plain else standardise(embeddings, config.embedding_scale))
+        }
+
+    return _shared(shared, PRETRAINING, config, dataset, seed, pretrained)["embeddings"].numpy()
 
 
 def _behaviour(
-    config: AgentConfig, dataset: Dataset, transitions: Transitions, embeddings: FloatArray, seed: int, notify: Notify
+    config: AgentConfig,
+    dataset: Dataset,
+    transitions: Transitions,
+    embeddings: FloatArray,
+    seed: int,
+    notify: Notify,
+    shared: Path | None,
 ) -> BehaviourModel:
     """M: trained here where it is to be frozen, and only started where it learns along with the agent."""
-    with seeded(seed, "behaviour"):
-        return fit_behaviour(
-            embeddings,
-            dataset.states.positives,
-            transitions.state,
-            transitions.action,
-            generator(seed, "behaviour"),
-            epochs=config.behaviour_epochs if config.behaviour == "frozen" else 0,
-            negatives=config.negatives,
-            notify=lambda loss: notify("behaviour model", loss),
-        )
+
+    def fitted() -> dict[str, Tensor]:
+        with seeded(seed, "behaviour"):
+            model = fit_behaviour(
+                embeddings,
+                dataset.states.positives,
+                transitions.state,
+                transitions.action,
+                generator(seed, "behaviour"),
+                epochs=config.behaviour_epochs if config.behaviour == "frozen" else 0,
+                negatives=config.negatives,
+                notify=lambda loss: notify("behaviour model", loss),
+            )
+        return dict(model.state_dict())
+
+    weights = _shared(shared, BEHAVIOUR, config, dataset, seed, fitted)
+    model = BehaviourModel(embeddings)
+    model.load_state_dict(weights)
+    return model
+
+
+def _shared(
+    folder: Path | None,
+    names: tuple[str, ...],
+    config: AgentConfig,
+    dataset: Dataset,
+    seed: int,
+    make: Callable[[], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """What `make` gives, kept in `folder` under a hash of the data, the seed and the settings it depends on."""
+    if folder is None:
+        return make()
+    settings = {name: getattr(config, name) for name in names}
+    text = json.dumps([dataset.content_hash, seed, settings], sort_keys=True)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
+    if not path.is_file():
+        made = {name: tensor.contiguous() for name, tensor in make().items()}
+        with atomic_file(path, force=True) as partial:
+            save_file(made, partial)
+    return load_file(path)
 
 
 def _discounted_steps(transitions: Transitions, gamma: float) -> float:

@@ -58,8 +58,12 @@ def fit(
     seed: int = 0,
     watcher: Watcher | None = None,
     checkpoint: Path | None = None,
+    shared: Path | None = None,
 ) -> Fitted:
-    """Train the method called `method`, with `settings` in place of its defaults."""
+    """Train the method called `method`, with `settings` in place of its defaults.
+
+    Runs with the same folder `shared` do alike pre-training once.
+    """
     about = {
         "method": method,
         "seed": seed,
@@ -68,7 +72,7 @@ def fit(
         "history": _history(dataset),
     }
     if method in agents():
-        return _fit_agent(method, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about)
+        return _fit_agent(method, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared)
     if method not in BASELINES:
         known = ", ".join([*agents(), *BASELINES, "user"])
         raise InputError(f"Unknown method {method!r}; known are {known}.")
@@ -85,11 +89,12 @@ def _fit_agent(
     watcher: Watcher,
     checkpoint: Path | None,
     about: dict[str, Any],
+    shared: Path | None,
 ) -> Fitted:
     from bcd4rec.training import Trainer
 
     config = agents()[method].parse(settings, f"{method} --set")
-    trainer = Trainer(config, dataset, seed, checkpoint, watcher.stage)
+    trainer = Trainer(config, dataset, seed, checkpoint, watcher.stage, shared)
     reports = []
     for report in trainer.run():
         reports.append(report)

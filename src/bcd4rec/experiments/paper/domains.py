@@ -1,0 +1,142 @@
+"""The paper's domains: where the log comes from, and who plays the users."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from bcd4rec.config import Config
+from bcd4rec.experiments.tasks.learners import TrainedOnline, User
+from bcd4rec.experiments.tasks.logs import AnyLog, Checkpoints, RealLog, RecSimLog, Settings, ShopLog
+from bcd4rec.experiments.tasks.meetings import Met
+
+
+class Sizes(Config):
+    """How much is computed."""
+
+    seeds: int = Field(ge=1, description="Runs with different logs, agents and users.")
+    sessions: int = Field(ge=1, description="Sessions of a RecSim log.")
+    users: int = Field(ge=1, description="Fresh users that every policy meets.")
+    rounds: int = Field(ge=2, description="Rounds of the online agent that writes the logs of RecSim-2 and -3.")
+    round_users: int = Field(ge=1, description="Users in each of them.")
+    days: int = Field(ge=1, description="Days of the shop.")
+    scale: float = Field(gt=0, description="Sessions a day, in times of the paper's data.")
+    online_rounds: int = Field(ge=1, description="Rounds of the online agent on learned users.")
+    online_users: int = Field(ge=1, description="Users in each of them.")
+    settings: dict[str, Any] = Field(default_factory=dict, description="Of every agent, in place of its recipe's.")
+
+
+class Domain:
+    """A column of table 1."""
+
+    title: str
+    rate: str  # CTR or BR
+    worlds: tuple[str, ...] = ("learned",)  # "learned" is the only kind of user there is, where none is learned
+
+    def __init__(self, sizes: Sizes, source: Path | None = None):
+        self.sizes, self.source = sizes, source
+
+    @property
+    def available(self) -> bool:
+        return True
+
+    @property
+    def settings(self) -> Settings:
+        return tuple(sorted(self.sizes.settings.items()))
+
+    def log(self, seed: int, **changes: Any) -> AnyLog:
+        raise NotImplementedError
+
+    def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
+        return User(log, seed) if kind == "learned" or not isinstance(log, ShopLog) else log
+
+    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Met | None:
+        log = self.log(seed, **changes)
+        world = self.world(log, seed, kind)
+        if name != "online":
+            return Met(world, name, self.sizes.users, seed)
+        if (player := self.online(log, seed)) is None:
+            return None
+        return Met(world, player, self.sizes.users, seed)
+
+    def online(self, log: AnyLog, seed: int) -> TrainedOnline | None:
+        sizes = self.sizes
+        return TrainedOnline(User(log, seed), sizes.online_rounds, sizes.online_users, seed, self.settings)
+
+
+class RecSim(Domain):
+    """The interest-evolution environment; the log is random's, or of an online agent's checkpoint."""
+
+    rate = "CTR"
+    behaviour_rate: float | None = None  # the paper's, whose nearest checkpoint writes the log
+
+    def log(self, seed: int, **changes: Any) -> RecSimLog:
+        sizes = self.sizes
+        values: dict[str, Any] = {"sessions": sizes.sessions} | changes
+        if self.behaviour_rate is not None:
+            online = Checkpoints(sizes.rounds, sizes.round_users, seed, self.settings)
+            values |= {"checkpoints": online, "rate": self.behaviour_rate}
+        return RecSimLog(self.title, seed=seed, **values)
+
+    def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
+        return log if isinstance(log, RecSimLog) else super().world(log, seed, kind)
+
+    def online(self, log: AnyLog, seed: int) -> TrainedOnline | None:
+        return None  # the oracle that sees the user's interests is the paper's upper line here
+
+
+class RecSim1(RecSim):
+    title = "RecSim-1"
+
+
+class RecSim2(RecSim):
+    title, behaviour_rate = "RecSim-2", 68.3
+
+
+class RecSim3(RecSim):
+    title, behaviour_rate = "RecSim-3", 79.9
+
+
+class SyntheticShop(Domain):
+    """The synthetic shop through Diginetica's raw files; its users are learned, and the true ones are known, too."""
+
+    title, rate, worlds = "DN (shop)", "BR", ("learned", "true")
+
+    def log(self, seed: int, **changes: Any) -> ShopLog:
+        return ShopLog(self.sizes.days, self.sizes.scale, seed)
+
+
+class Real(Domain):
+    """A log that the user has."""
+
+    rate, name = "BR", ""
+    options: Settings = ()
+    periods: Settings = ()
+
+    @property
+    def available(self) -> bool:
+        return self.source is not None
+
+    def log(self, seed: int, **changes: Any) -> RealLog:
+        return RealLog.of(self.name, self.source or Path(), seed, self.options, self.periods)
+
+
+class Trivago(Real):
+    title, name = "trivago", "trivago"
+    options = (("min_support", 3),)
+    periods = (("user", 0.8), ("train", 0.7), ("test", 0.5))
+
+
+class Diginetica(Real):
+    title, name = "DN (Diginetica)", "diginetica"
+
+
+DOMAINS: dict[str, Callable[[Sizes, Path | None], Domain]] = {
+    "recsim-1": RecSim1,
+    "recsim-2": RecSim2,
+    "recsim-3": RecSim3,
+    "shop": SyntheticShop,
+    "trivago": Trivago,
+    "diginetica": Diginetica,
+}

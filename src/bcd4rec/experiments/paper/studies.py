@@ -1,0 +1,167 @@
+"""From `studies.toml` to runs, and from runs to tasks."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from bcd4rec.config import Config
+from bcd4rec.errors import InputError
+from bcd4rec.experiments.grid import Task
+from bcd4rec.experiments.paper.domains import DOMAINS, Domain, Sizes
+from bcd4rec.experiments.second_domain import AGENTS
+from bcd4rec.experiments.tasks.learners import Trained
+from bcd4rec.experiments.tasks.logs import AnyLog, Settings
+from bcd4rec.experiments.tasks.meetings import Met
+
+World = Literal["learned", "true"]
+
+
+class Runs(Config):
+    """A block of runs: the product of everything that has several values."""
+
+    domains: list[str]
+    methods: list[str]
+    settings: dict[str, list[Any]] = Field(default_factory=dict, description="Of the method.")
+    log: dict[str, list[Any]] = Field(default_factory=dict, description="Of the log that is learned from.")
+    quick: dict[str, list[Any]] = Field(default_factory=dict, description="What replaces any of these where quick.")
+
+    def at(self, quick: bool) -> "Runs":
+        changes = self.quick if quick else {}
+        own = {name: values for name, values in changes.items() if name in ("domains", "methods")}
+        return self.model_copy(
+            update=own
+            | {
+                part: {name: changes.get(name, values) for name, values in getattr(self, part).items()}
+                for part in ("settings", "log")
+            }
+        )
+
+
+class Study(Config):
+    """A table or figure: the runs it is read off."""
+
+    same_as: str | None = Field(default=None, description="Another study whose runs this one reads as well.")
+    worlds: list[World] = Field(default=["learned"], description="Which users are met where there are two kinds.")
+    baselines: list[str] = Field(default_factory=list, description="Policies that need no training, and `online`.")
+    logs: list[str] = Field(default_factory=list, description="Domains of which the log alone is needed.")
+    runs: list[Runs] = Field(default_factory=list)
+
+
+class Studies(Config):
+    sizes: dict[Literal["full", "quick"], Sizes]
+    studies: dict[str, Study]
+
+
+@cache
+def load() -> Studies:
+    text = files("bcd4rec.experiments.paper").joinpath("studies.toml").read_text(encoding="utf-8")
+    return Studies.parse(tomllib.loads(text), "studies.toml")
+
+
+def names() -> list[str]:
+    return list(load().studies)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method with its settings on one domain; a cell of a table, before the seeds."""
+
+    domain: str
+    method: str
+    settings: Settings = ()
+    log: Settings = ()
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """Everything that a reproduction is about, at one size: which domains there are, and the tasks of each run."""
+
+    quick: bool = False
+    seeds: int | None = None
+    domains: tuple[str, ...] = tuple(DOMAINS)
+    sources: tuple[tuple[str, Path], ...] = ()  # where real logs lie, by domain
+
+    @property
+    def sizes(self) -> Sizes:
+        sizes = load().sizes["quick" if self.quick else "full"]
+        return sizes if self.seeds is None else sizes.model_copy(update={"seeds": self.seeds})
+
+    def domain(self, name: str) -> Domain:
+        return DOMAINS[name](self.sizes, dict(self.sources).get(name))
+
+    def present(self, name: str) -> bool:
+        """Whether a domain was asked for and its log can be had."""
+        return name in self.domains and self.domain(name).available
+
+    def runs(self, study: str) -> list[Run]:
+        """The runs of a study on the domains that are there, each once."""
+        found = load().studies[study]
+        shared = self.runs(found.same_as) if found.same_as else []
+        own = [run for block in found.runs for run in _expand(block.at(self.quick)) if self.present(run.domain)]
+        return list(dict.fromkeys([*shared, *own]))
+
+    def seed_range(self) -> range:
+        return range(self.sizes.seeds)
+
+    def log(self, run: Run, seed: int) -> AnyLog:
+        return self.domain(run.domain).log(seed, **dict(run.log))
+
+    def trained(self, run: Run, seed: int) -> Trained:
+        settings = dict(run.settings)
+        if run.method in AGENTS:
+            settings = self.sizes.settings | settings
+        return Trained(self.log(run, seed), run.method, seed, tuple(sorted(settings.items())))
+
+    def met(self, run: Run, seed: int, world: World = "learned") -> Met:
+        log = self.log(run, seed)
+        place = self.domain(run.domain).world(log, seed, world)
+        return Met(place, self.trained(run, seed), self.sizes.users, seed)
+
+    def baseline(self, name: str, domain: str, seed: int, world: World = "learned", log: Settings = ()) -> Met | None:
+        """A policy that is not learned from the log; None where this domain has no such policy."""
+        return self.domain(domain).baseline(name, seed, world, dict(log))
+
+    def worlds(self, study: str, domain: str) -> list[World]:
+        return [world for world in load().studies[study].worlds if world in self.domain(domain).worlds]
+
+    def tasks(self, study: str) -> Iterator[Task]:
+        """Everything that a study needs."""
+        found = load().studies[study]
+        if found.same_as:
+            yield from self.tasks(found.same_as)
+        for seed in self.seed_range():
+            yield from (self.domain(name).log(seed) for name in found.logs if self.present(name))
+            runs = self.runs(study)
+            for run in runs:
+                yield from (self.met(run, seed, world) for world in self.worlds(study, run.domain))
+            for domain, name in product(dict.fromkeys(run.domain for run in runs), found.baselines):
+                met = (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
+                yield from (one for one in met if one is not None)
+
+
+def _expand(block: Runs) -> Iterator[Run]:
+    for domain, method in product(block.domains, block.methods):
+        for settings, log in product(_every(block.settings), _every(block.log)):
+            yield Run(domain, method, settings, log)
+
+
+def _every(values: Mapping[str, Sequence[Any]]) -> Iterator[Settings]:
+    for chosen in product(*values.values()):
+        yield tuple(zip(values, chosen, strict=True))
+
+
+def known(asked: Sequence[str]) -> list[str]:
+    """The studies that were asked for; `all` is every one."""
+    if "all" in asked:
+        return names()
+    for name in asked:
+        if name not in load().studies:
+            raise InputError(f"There is no {name!r} to reproduce; there are {', '.join([*names(), 'all'])}.")
+    return list(dict.fromkeys(asked))

@@ -1,0 +1,98 @@
+"""What learns from a log: the user of the second domain, every method, and the agent that may explore."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bcd4rec.artifacts import write_json
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.evaluation.recall import recall
+from bcd4rec.experiments.fitting import fit
+from bcd4rec.experiments.grid import Store, Task
+from bcd4rec.experiments.online import OnlineConfig, learn_online
+from bcd4rec.experiments.second_domain import AGENTS, agent_settings
+from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings, dataset_of
+from bcd4rec.experiments.users import fit_user
+from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.sim.learned import Learned
+from bcd4rec.sim.rollout import RolloutConfig
+
+COSTS = {"popular": 1.0, "sknn": 2.0, "vsknn": 2.0, "stan": 2.0, "item2vec": 10.0, "gru4rec": 40.0, "srgnn": 40.0}
+
+
+@dataclass(frozen=True)
+class User(Task):
+    """The user that is learned from the earlier period of a log."""
+
+    log: AnyLog
+    seed: int
+    settings: Settings = ()
+    cost: ClassVar[float] = 90.0
+
+    @property
+    def label(self) -> str:
+        return f"learned user of {self.log.name}, seed {self.seed}"
+
+    def make(self, folder: Path, store: Store) -> None:
+        (folder / "user").mkdir()
+        fit_user(dataset_of(self.log, store), dict(self.settings), self.seed).save(folder / "user")
+
+
+@dataclass(frozen=True)
+class Trained(Task):
+    """A method that has learned from a log, and what can be said of it from the log alone."""
+
+    log: AnyLog
+    method: str
+    seed: int
+    settings: Settings = ()
+
+    @property
+    def label(self) -> str:
+        told = "".join(f", {name}={value}" for name, value in self.settings)
+        return f"{self.method} on {self.log.name}{told}, seed {self.seed}"
+
+    def weight(self) -> float:
+        return COSTS.get(self.method, 40.0)
+
+    def make(self, folder: Path, store: Store) -> None:
+        dataset = dataset_of(self.log, store)
+        settings = self._recipe(dataset) | dict(self.settings)
+        fitted = fit(self.method, dataset, settings, self.seed, shared=store.shared())
+        (folder / "policy").mkdir()
+        fitted.save(dataset, folder / "policy")
+        found = recall(fitted.policy, dataset, "validation", 3, self.seed)
+        q_bar = fitted.about.get("training", {}).get("q_bar")
+        write_json(folder / "offline.json", {"q_bar": q_bar, "recall@3": found.interval.value})
+
+    def _recipe(self, dataset: Dataset) -> dict[str, Any]:
+        return agent_settings(dataset) if self.method in AGENTS and not isinstance(self.log, RecSimLog) else {}
+
+
+@dataclass(frozen=True)
+class TrainedOnline(Task):
+    """The IQN that may try things on the users it is tested on: the upper line."""
+
+    user: User
+    rounds: int
+    users: int
+    seed: int
+    settings: Settings = ()
+    cost: ClassVar[float] = 300.0
+
+    @property
+    def label(self) -> str:
+        return f"online IQN on {self.user.log.name}, seed {self.seed}"
+
+    def make(self, folder: Path, store: Store) -> None:
+        dataset = dataset_of(self.user.log, store)
+        rules = RolloutConfig(skips=dataset.states.skips.shape[1])
+        config = OnlineConfig(rounds=self.rounds, users=self.users)
+        settings = agent_settings(dataset) | dict(self.settings)
+        *_, last = learn_online(learned_user(self.user, store), config, settings, rules, self.seed)
+        (folder / "policy").mkdir()
+        last.fitted.save(last.dataset, folder / "policy")
+
+
+def learned_user(user: User, store: Store) -> Learned:
+    return Learned(LearnedUser.load(store.path(user) / "user"))

@@ -1,0 +1,99 @@
+"""A policy meets users: what every online figure comes from."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import polars as pl
+
+from bcd4rec.artifacts import write_json
+from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, popularity_curve, rate_name
+from bcd4rec.evaluation.summary import summarise
+from bcd4rec.experiments.comparison import contestant, slate_vectors
+from bcd4rec.experiments.grid import Store, Task
+from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
+from bcd4rec.experiments.tasks.logs import RECSIM_RULES, AnyLog, RecSimLog, ShopLog, dataset_of
+from bcd4rec.seeding import stream_seed
+from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.interest_evolution import InterestEvolution
+from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+from bcd4rec.sim.shop import Shop
+
+RANKS = 1000  # how much of a popularity curve is kept
+
+
+def _what_was_logged(log: AnyLog, store: Store) -> pl.DataFrame:
+    """The impressions of the log's test period, each a step of its own, as policies are tried with one at a time."""
+    dataset = dataset_of(log, store)
+    test = dataset.sessions.filter(pl.col("split") == "test").select("session_id")
+    rows = pl.read_parquet(store.path(log) / "log.parquet").join(test, on="session_id", how="semi")
+    step = pl.int_range(pl.len()).over("session_id")
+    category = {} if "category" in rows.columns else {"category": pl.lit(None, pl.Int64)}
+    return rows.with_columns(step=step, logged=True, **category)
+
+
+@dataclass(frozen=True)
+class Met(Task):
+    """A policy and fresh users: per session, how often each item was shown, and a handful of numbers.
+
+    `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, or what
+    was trained.
+    """
+
+    world: User | RecSimLog | ShopLog
+    player: str | Trained | TrainedOnline
+    users: int
+    seed: int
+    cost: ClassVar[float] = 6.0
+
+    @property
+    def label(self) -> str:
+        who = self.player if isinstance(self.player, str) else self.player.label
+        place = self.world.label if isinstance(self.world, User) else f"true users of {self.world.name}"
+        return f"{who} meets {place}"
+
+    def make(self, folder: Path, store: Store) -> None:
+        environment = self._environment(store)
+        log = self._play(environment, store)
+        sessions = per_session(log, environment.responses)
+        sessions.write_parquet(folder / "sessions.parquet")
+        popularity_curve(log, environment.n_items).head(RANKS).write_parquet(folder / "popularity.parquet")
+        name = self.player if isinstance(self.player, str) else self.player.label
+        found = summarise(name, log, environment.responses, environment.n_items, self.seed).to_json()
+        found |= {"rate": found[rate_name(environment.responses)], "gini": gini(log, environment.n_items)}
+        if environment.categories is not None and isinstance(self.world, User | ShopLog):
+            found["category_accuracy"] = self._categories(log, environment, folder)
+        write_json(folder / "result.json", found)
+
+    def _environment(self, store: Store) -> Environment:
+        if isinstance(self.world, User):
+            return learned_user(self.world, store)
+        return InterestEvolution() if isinstance(self.world, RecSimLog) else Shop()
+
+    def _play(self, environment: Environment, store: Store) -> pl.DataFrame:
+        fresh = stream_seed(self.seed, "evaluation")
+        if self.player == "behaviour" and isinstance(self.world, RecSimLog):
+            return self.world.behaviour(self.users, fresh, store)
+        if self.player == "behaviour" and isinstance(self.world, User):
+            return _what_was_logged(self.world.log, store)
+        name = self.player if isinstance(self.player, str) else str(store.path(self.player) / "policy")
+        player = contestant(name, environment, None, self.seed)
+        rules, vectors = RolloutConfig(), None
+        if isinstance(self.world, RecSimLog):
+            rules, vectors = RECSIM_RULES, slate_vectors(environment, dataset_of(self.world, store))
+        return rollout(environment, player.policy, self.users, fresh, player.rules(rules), vectors=vectors)
+
+    @staticmethod
+    def _categories(log: pl.DataFrame, environment: Environment, folder: Path) -> float:
+        """The category accuracy, and by category of the session's first item in a file."""
+        # What was logged begins with what people asked for; what was played has it before its first step.
+        opened = log if "logged" in log.columns else with_openings(log, environment)
+        first = opened.filter(pl.col("step") == 0).group_by("session_id", maintain_order=True).first()
+        first = first.select("session_id", "category")
+        asked = first.filter(pl.col("category").is_not_null()).rename({"category": "wanted"})
+        shown = log.join(asked, on="session_id").with_columns(
+            right=(pl.col("category") == pl.col("wanted")).fill_null(False)
+        )
+        by = shown.group_by("wanted").agg(shown=pl.len(), right=pl.col("right").sum()).sort("wanted")
+        by.write_parquet(folder / "categories.parquet")
+        return category_accuracy(log, first)
