@@ -256,8 +256,7 @@ def _discounted_steps(transitions: Transitions, gamma: float) -> float:
 
 def _validation_states(dataset: Dataset, seed: int) -> NDArray[np.int64]:
     """States of the validation split (of the train split where there is none), as often as they were visited."""
-    split = "validation" if (dataset.sessions["split"] == "validation").any() else "train"
-    states = dataset.transitions(split).state.astype(np.int64)
+    states = dataset.transitions(dataset.split_or_train("validation")).state.astype(np.int64)
     count = min(VALUE_STATES, len(states), max(1, VALUE_PAIRS // dataset.n_items))
     return generator(seed, "validation").choice(states, count, replace=False)
 

@@ -80,6 +80,10 @@ class Dataset:
     def _split_of_row(self) -> pl.Series:
         return self.sessions["split"].gather(self.frame["session"])
 
+    def split_or_train(self, split: str) -> str:
+        """`split`, or `train` where no session is in it."""
+        return split if (self.sessions["split"] == split).any() else "train"
+
     def transitions(self, split: str) -> Transitions:
         """The transitions of the sessions of one split, e.g. `train` or `validation`."""
         frame = self.frame.filter(self._split_of_row == split)

@@ -12,9 +12,7 @@ def realised_return(dataset: Dataset, split: str = "validation") -> float:
     A step is worth the mean reward of its transitions, because a Q-value is the value of showing one item. It is
     what Q̄ should lie somewhat above; far above is overestimation.
     """
-    if not (dataset.sessions["split"] == split).any():
-        split = "train"
-    columns = dataset.transitions(split)
+    columns = dataset.transitions(dataset.split_or_train(split))
     steps = (
         pl.DataFrame({"session": columns.session, "step": columns.step, "reward": columns.reward})
         .group_by("session", "step")
