@@ -24,7 +24,8 @@ class Sizes(Config):
     scale: float = Field(gt=0, description="Sessions a day, in times of the paper's data.")
     online_rounds: int = Field(ge=1, description="Rounds of the online agent on learned users.")
     online_users: int = Field(ge=1, description="Users in each of them.")
-    settings: dict[str, Any] = Field(default_factory=dict, description="Of every agent, in place of its recipe's.")
+    agents: dict[str, Any] = Field(default_factory=dict, description="Settings of every agent, not its recipe's.")
+    methods: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Settings of some other methods.")
 
 
 class Domain:
@@ -43,7 +44,7 @@ class Domain:
 
     @property
     def settings(self) -> Settings:
-        return tuple(sorted(self.sizes.settings.items()))
+        return tuple(sorted(self.sizes.agents.items()))
 
     def log(self, seed: int, **changes: Any) -> AnyLog:
         raise NotImplementedError

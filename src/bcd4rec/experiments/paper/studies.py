@@ -114,9 +114,8 @@ class Laboratory:
         return self.domain(run.domain).log(seed, **dict(run.log))
 
     def trained(self, run: Run, seed: int) -> Trained:
-        settings = dict(run.settings)
-        if run.method in AGENTS:
-            settings = self.sizes.settings | settings
+        usual = self.sizes.agents if run.method in AGENTS else self.sizes.methods.get(run.method, {})
+        settings = usual | dict(run.settings)
         return Trained(self.log(run, seed), run.method, seed, tuple(sorted(settings.items())))
 
     def met(self, run: Run, seed: int, world: World = "learned") -> Met:

@@ -1,0 +1,87 @@
+"""What the runs of a study have found, over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from bcd4rec.artifacts import read_json
+from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
+from bcd4rec.experiments.grid import Store
+from bcd4rec.experiments.paper.studies import Laboratory, Run, World
+from bcd4rec.experiments.tasks.learners import Trained
+from bcd4rec.experiments.tasks.meetings import Met
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """One policy and the users of every seed; what the seeds say is averaged, their sessions are pooled."""
+
+    store: Store
+    tasks: Sequence[Met]
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        return [read_json(self.store.path(task) / "result.json") for task in self.tasks]
+
+    def values(self, name: str) -> list[float]:
+        return [one[name] for one in self.results if one.get(name) is not None]
+
+    def mean(self, name: str = "rate") -> float:
+        return float(np.mean(self.values(name)))
+
+    def deviation(self, name: str = "rate") -> float | None:
+        """Between seeds; None of a single one."""
+        values = self.values(name)
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    @cached_property
+    def sessions(self) -> pl.DataFrame:
+        """`per_session` of all seeds; a user of one seed is another one than the user of that number of the next."""
+        tables = [self.table(number, "sessions") for number in range(len(self.tasks))]
+        named = [
+            table.with_columns(pl.format(f"{number}/{{}}", "session_id").alias("session_id"))
+            for number, table in enumerate(tables)
+        ]
+        return pl.concat(named)
+
+    def table(self, number: int, name: str) -> pl.DataFrame:
+        return pl.read_parquet(self.store.path(self.tasks[number]) / f"{name}.parquet")
+
+    @cached_property
+    def rate(self) -> Interval:
+        return interval(self.sessions, RATE)
+
+    def above(self, other: "Meetings") -> Interval:
+        """How much better than another policy, with an interval that is paired where both met the same users."""
+        return difference(self.sessions, other.sessions, RATE)
+
+    def gap(self, behaviour: "Meetings", online: "Meetings") -> Interval | None:
+        return gap_interval(self.sessions, behaviour.sessions, online.sessions, RATE)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Reads what is in the store; a run that failed or was not made is absent."""
+
+    lab: Laboratory
+    store: Store
+
+    def met(self, run: Run, world: World = "learned") -> Meetings | None:
+        return self._meetings([self.lab.met(run, seed, world) for seed in self.lab.seed_range()])
+
+    def baseline(self, name: str, domain: str, world: World = "learned") -> Meetings | None:
+        tasks = [self.lab.baseline(name, domain, seed, world) for seed in self.lab.seed_range()]
+        return self._meetings([task for task in tasks if task is not None])
+
+    def _meetings(self, tasks: Sequence[Met]) -> Meetings | None:
+        made = [task for task in tasks if self.store.has(task)]
+        return Meetings(self.store, made) if made else None
+
+    def offline(self, task: Trained) -> dict[str, float | None]:
+        """`q_bar` and `recall@3`."""
+        found: dict[str, float | None] = read_json(self.store.path(task) / "offline.json")
+        return found
