@@ -116,6 +116,15 @@ def test_bigru_reads_the_session_in_both_directions():
     assert gru.hidden_size == WIDTH // 2
 
 
+def test_layers_are_for_the_encoders_that_have_them():
+    def weights(encoder, layers):
+        config = QNetworkConfig(head="expected", encoder=encoder, layers=layers)
+        return set(QNetwork(embeddings().numpy(), config).encoder.state_dict())
+
+    assert weights("bigru", 3) - weights("bigru", 2) >= {"gru.weight_ih_l2", "gru.weight_hh_l2_reverse"}
+    assert weights("meanpool", 3) == weights("meanpool", 2)
+
+
 @pytest.mark.parametrize(("name", "count"), [("expected", 1), ("fixed", 4), ("implicit", 3)])
 def test_the_mean_vector_gives_the_mean_over_quantiles(name, count):
     torch.manual_seed(4)

@@ -14,6 +14,8 @@ class BiGRU(Encoder):
     Sessions are packed, so padding never enters the recurrence.
     """
 
+    takes_layers = True
+
     def __init__(self, width: int, outputs: int, layers: int = 2):
         super().__init__(outputs)
         units = (width + 1) // 2

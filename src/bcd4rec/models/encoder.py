@@ -16,6 +16,7 @@ class Encoder(nn.Module):
     """
 
     takes_skips = False  # whether `forward` wants the skipped items (B, S) as its third argument
+    takes_layers = False  # whether the constructor wants a number of layers as its third argument
 
     def __init__(self, outputs: int):
         super().__init__()

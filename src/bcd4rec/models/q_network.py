@@ -33,6 +33,7 @@ class QNetworkConfig(Config):
     encoder: str = Field(
         default="tastes", description="How a session becomes a vector: tastes, bigru, srgnn, meanpool."
     )
+    layers: int = Field(default=2, ge=1, description="Layers of the recurrence; encoder bigru only.")
     pooling: bool = Field(
         default=False,
         description="Add the sums of the liked and of the skipped items' embeddings to the state, each times a number.",
@@ -55,7 +56,9 @@ class QNetwork(nn.Module):
         self.config, self.width = config, embeddings.shape[1]
         outputs = self.width + int(config.state_value)
         self.embeddings = nn.Parameter(torch.tensor(embeddings), requires_grad=not config.freeze_embeddings)
-        self.encoder = ENCODERS[config.encoder](self.width, outputs)  # type: ignore[call-arg]
+        encoder = ENCODERS[config.encoder]
+        depth = (config.layers,) if encoder.takes_layers else ()
+        self.encoder = encoder(self.width, outputs, *depth)  # type: ignore[call-arg]
         self.gains = nn.Parameter(torch.tensor([0.1, 0.0, 0.0])) if config.pooling else None
         self.head = make_head(config.head, outputs, config.quantiles, config.cosines)
 
