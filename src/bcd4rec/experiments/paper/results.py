@@ -85,3 +85,6 @@ class Results:
         """`q_bar` and `recall@3`."""
         found: dict[str, float | None] = read_json(self.store.path(task) / "offline.json")
         return found
+
+    def rate(self, task: Met) -> float:
+        return float(read_json(self.store.path(task) / "result.json")["rate"])

@@ -16,8 +16,9 @@ from bcd4rec.errors import InputError
 from bcd4rec.experiments.grid import Task
 from bcd4rec.experiments.paper.domains import DOMAINS, Domain, Sizes
 from bcd4rec.experiments.second_domain import AGENTS
+from bcd4rec.experiments.tasks.distributions import Distributions
 from bcd4rec.experiments.tasks.learners import Trained
-from bcd4rec.experiments.tasks.logs import AnyLog, Settings
+from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings
 from bcd4rec.experiments.tasks.meetings import Met
 
 World = Literal["learned", "true"]
@@ -51,6 +52,7 @@ class Study(Config):
     worlds: list[World] = Field(default=["learned"], description="Which users are met where there are two kinds.")
     baselines: list[str] = Field(default_factory=list, description="Policies that need no training, and `online`.")
     logs: list[str] = Field(default_factory=list, description="Domains of which the log alone is needed.")
+    distributions: bool = Field(default=False, description="Whether the agents' value distributions are wanted.")
     runs: list[Runs] = Field(default_factory=list)
 
 
@@ -127,6 +129,17 @@ class Laboratory:
         """A policy that is not learned from the log; None where this domain has no such policy."""
         return self.domain(domain).baseline(name, seed, world, dict(log))
 
+    def distributions(self, domain: str, runs: Sequence[Run], seed: int) -> Distributions:
+        agents = tuple(self.trained(run, seed) for run in runs if run.domain == domain)
+        log = self.domain(domain).log(seed)
+        if not isinstance(log, RecSimLog):
+            raise InputError(f"Value distributions need users whose interests are known; {domain} has none.")
+        return Distributions(log, agents, seed)
+
+    @staticmethod
+    def domains_of(runs: Sequence[Run]) -> list[str]:
+        return list(dict.fromkeys(run.domain for run in runs))
+
     def worlds(self, study: str, domain: str) -> list[World]:
         return [world for world in load().studies[study].worlds if world in self.domain(domain).worlds]
 
@@ -140,7 +153,9 @@ class Laboratory:
             runs = self.runs(study)
             for run in runs:
                 yield from (self.met(run, seed, world) for world in self.worlds(study, run.domain))
-            for domain, name in product(dict.fromkeys(run.domain for run in runs), found.baselines):
+            if found.distributions:
+                yield from (self.distributions(domain, runs, seed) for domain in self.domains_of(runs))
+            for domain, name in product(self.domains_of(runs), found.baselines):
                 met = (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
                 yield from (one for one in met if one is not None)
 

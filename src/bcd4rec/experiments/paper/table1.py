@@ -1,0 +1,237 @@
+"""Table 1: every method on every domain, and what the paper's text says about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
+from bcd4rec.evaluation.paired_tests import compare_paired
+from bcd4rec.evaluation.statistics import RATE
+from bcd4rec.experiments.paper import printed
+from bcd4rec.experiments.paper.results import Meetings, Results
+from bcd4rec.experiments.paper.studies import World
+from bcd4rec.experiments.paper.writing import claim, entry, number, signed, spread, with_bounds
+
+ENDS = ("random", "behaviour", "online", "oracle")
+TWINS = {"dqn": "bcq", "qrdqn": "qrbcq", "iqn": "bcd4rec"}  # without and with the constraint
+OTHERS = ("popular", "sknn", "stan", "gru4rec", "srgnn", "dqn")  # which the text says cannot beat the log
+OURS = "bcd4rec"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A domain with one kind of users: every method that met them."""
+
+    domain: str
+    title: str
+    rate: str
+    methods: Mapping[str, Meetings]
+    ends: Mapping[str, Meetings]  # random, behaviour, online, oracle, where they are there
+
+    @property
+    def everyone(self) -> dict[str, Meetings]:
+        return {**self.methods, **self.ends}
+
+    @property
+    def upper(self) -> Meetings:
+        """What gaps are measured to: the oracle, under the same rules as everybody."""
+        return self.ends["oracle"]
+
+    @property
+    def best(self) -> str:
+        return max(self.methods, key=lambda name: self.methods[name].mean())
+
+    def gap(self, name: str) -> str:
+        found = self.everyone[name].gap(self.ends["behaviour"], self.upper)
+        return number(None if found is None else found.value, 0)
+
+
+def finding(results: Results) -> Finding:
+    columns = [column for column in _columns(results) if OURS in column.methods]
+    sizes = results.lab.sizes
+    return Finding(
+        "table1",
+        "Table 1: all methods against the log's policy and the best there is",
+        prose=[
+            f"Every policy met {sizes.users:,} fresh users in each of {sizes.seeds} "
+            f"{'run' if sizes.seeds == 1 else 'runs'}; a run has its own log, its own training and its own users. "
+            "Figures are means ± standard deviations over runs; brackets are 95 % intervals over all sessions, runs "
+            "pooled. The gap is the share of the way from the log's policy to the oracle, which sees into the users.",
+            "Rules of the slates on RecSim, the same for everybody: items of a slate that was just skipped are kept "
+            "out once, and items like those above them in a slate lose (λ = 1). On DN and trivago one item is shown "
+            "at a time.",
+        ],
+        grids=[_overview(columns), *(_grid(column) for column in columns)],
+        claims=_claims(columns),
+        commands=[_command(results)],
+    )
+
+
+def _columns(results: Results) -> list[Column]:
+    lab, columns = results.lab, []
+    runs = lab.runs("table1")
+    for name in lab.domains_of(runs):
+        for world in lab.worlds("table1", name):
+            columns.append(_column(results, name, world))
+    return columns
+
+
+def _column(results: Results, name: str, world: World) -> Column:
+    domain = results.lab.domain(name)
+    met = {run.method: results.met(run, world) for run in results.lab.runs("table1") if run.domain == name}
+    ends = {end: results.baseline(end, name, world) for end in ENDS}
+    title = domain.title + (f", {world} users" if len(domain.worlds) > 1 else "")
+    return Column(
+        name,
+        title,
+        domain.rate,
+        {method: one for method, one in met.items() if one is not None},
+        {end: one for end, one in ends.items() if one is not None},
+    )
+
+
+def _overview(columns: list[Column]) -> Grid:
+    rows: list[list[Entry | str]] = []
+    for name in [*printed.TABLE1["DN"], "oracle"]:
+        row: list[Entry | str] = [printed.NAMES[name]]
+        for column in columns:
+            found = column.everyone.get(name)
+            theirs = printed.TABLE1[printed.column(column.title)].get(name)
+            row += [entry(found, name == column.best), number(theirs[0] if theirs else None)]
+        rows.append(row)
+    heads = [head for column in columns for head in (f"{column.title}: {column.rate} %", "paper")]
+    note = (
+        "Bold is the best of the methods that learn from the log. Learned and true users stand beside the paper's DN."
+    )
+    return Grid("Rates beside the paper's", ["method", *heads], rows, note)
+
+
+def _grid(column: Column) -> Grid:
+    behaviour, rows = column.ends["behaviour"], list[list[Entry | str]]()
+    for name, found in column.everyone.items():
+        theirs = printed.TABLE1[printed.column(column.title)].get(name)
+        rows.append(
+            [
+                printed.NAMES[name],
+                entry(found, name == column.best),
+                number(theirs[0] if theirs else None),
+                column.gap(name),
+                number(printed.gap(column.title, name), 0),
+                spread(found, "coverage@3"),
+                number(theirs[1] if theirs else None),
+                signed(found.above(behaviour)) if name != "behaviour" else "",
+            ]
+        )
+    heads = ["method", f"{column.rate} %", "paper", "gap %", "paper", "C@3 %", "paper", "above the log's policy"]
+    return Grid(column.title, heads, rows, _significance(column))
+
+
+def _significance(column: Column) -> str:
+    """The best method against the second best, and BCD4Rec against the best other one."""
+    ranked = sorted(column.methods, key=lambda name: -column.methods[name].mean())
+    if len(ranked) < 2:
+        return ""
+    pairs = [(ranked[0], ranked[1])]
+    if OURS not in pairs[0]:
+        pairs.append((OURS, ranked[0]))
+    return " ".join(_compared(column, first, second) for first, second in pairs)
+
+
+def _compared(column: Column, first: str, second: str) -> str:
+    tables = {name: column.methods[name].sessions for name in (first, second)}
+    found = compare_paired(tables, {"rate": RATE}).pairs[0]
+    significant = "significant" if found.significant else "not significant"
+    return (
+        f"{printed.NAMES[first]} against {printed.NAMES[second]}: {signed(found.difference)}, "
+        f"p = {found.p_value:.4f}, {significant}."
+    )
+
+
+def _claims(columns: list[Column]) -> list[Claim]:
+    return [
+        _above_behaviour(columns),
+        _best(columns),
+        _gaps(columns),
+        _others(columns),
+        _pairs(
+            columns,
+            "Distributional agents without the constraint (QRDQN, IQN) are better than DQN.",
+            [("qrdqn", "dqn"), ("iqn", "dqn")],
+        ),
+        _pairs(
+            columns,
+            "The batch constraint improves every agent: BCQ over DQN, QRBCQ over QRDQN, BCD4Rec over IQN.",
+            [(with_it, without) for without, with_it in TWINS.items()],
+        ),
+    ]
+
+
+def _above_behaviour(columns: list[Column]) -> Claim:
+    apart = {column.title: column.methods[OURS].above(column.ends["behaviour"]) for column in columns}
+    return claim(
+        "BCD4Rec is significantly better than the policy that wrote the log, in all cases.",
+        {title: found.low > 0 for title, found in apart.items()},
+        [f"{title}: {signed(found)} points" for title, found in apart.items()],
+    )
+
+
+def _best(columns: list[Column]) -> Claim:
+    cases, evidence = {}, []
+    for column in columns:
+        others = [name for name in column.methods if name != OURS]
+        if not others:
+            continue
+        second = max(others, key=lambda name: column.methods[name].mean())
+        apart = column.methods[OURS].above(column.methods[second])
+        cases[column.title] = apart.low > 0
+        evidence.append(f"{column.title}: {signed(apart)} to {printed.NAMES[second]}, the best of the others")
+    return claim("BCD4Rec is the best method in every column, significantly.", cases, evidence)
+
+
+def _gaps(columns: list[Column]) -> Claim:
+    cases, evidence = {}, []
+    for column in columns:
+        found = column.methods[OURS].gap(column.ends["behaviour"], column.upper)
+        theirs = printed.gap(column.title, OURS)
+        if found is None or theirs is None:
+            continue
+        cases[column.title] = found.value >= theirs
+        evidence.append(f"{column.title}: {with_bounds(found, 0)} %, the paper {number(theirs, 0)} %")
+    return claim(
+        "BCD4Rec closes at least the share of the gap to the online policy that the paper's does.", cases, evidence
+    )
+
+
+def _others(columns: list[Column]) -> Claim:
+    cases, evidence = {}, []
+    for column in columns:
+        above = []
+        for name in OTHERS:
+            found = column.methods.get(name)
+            if found is None:
+                continue
+            better = found.above(column.ends["behaviour"]).low > 0
+            cases[f"{column.title} {name}"] = not better
+            above += [f"{printed.NAMES[name]} {number(found.mean())}"] if better else []
+        log = number(column.ends["behaviour"].mean())
+        evidence.append(f"{column.title}, log {log}: significantly above it are {', '.join(above) or 'none'}")
+    return claim("DQN and the methods without rewards struggle to improve on the log's policy.", cases, evidence)
+
+
+def _pairs(columns: list[Column], text: str, pairs: list[tuple[str, str]]) -> Claim:
+    cases, evidence = {}, []
+    for column in columns:
+        told = []
+        for first, second in pairs:
+            if first in column.methods and second in column.methods:
+                apart = column.methods[first].above(column.methods[second])
+                cases[f"{column.title} {first}"] = apart.low > 0
+                told.append(f"{printed.NAMES[first]} − {printed.NAMES[second]} {signed(apart)}")
+        if told:
+            evidence.append(f"{column.title}: {'; '.join(told)}")
+    return claim(text, cases, evidence)
+
+
+def _command(results: Results) -> str:
+    lab = results.lab
+    quick = " --quick" if lab.quick else ""
+    return f"bcd4rec reproduce table1 --seeds {lab.sizes.seeds}{quick} --domains {','.join(lab.domains)}"

@@ -1,0 +1,70 @@
+"""Table 5: do R@3 and Q̄, which need the log alone, tell what users will say?"""
+
+from bcd4rec.evaluation.correlation import Correlation, correlate
+from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
+from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.experiments.paper import printed, sweep
+from bcd4rec.experiments.paper.results import Results
+from bcd4rec.experiments.paper.writing import ABSENT, bounds, claim, number
+
+Found = dict[str, dict[str, dict[str, Correlation]]]  # domain -> method -> metric
+
+
+def finding(results: Results) -> Finding:
+    found = {domain: _correlations(results, domain) for domain in sweep.domains(results)}
+    return Finding(
+        "table5",
+        "Table 5: offline metrics against what users say",
+        prose=[
+            "Pearson's correlation, over all runs of the grid of β, K and n, of the online rate with R@3 and with Q̄ "
+            "on validation sessions: of the values and of their ranks. Brackets are 95 % bootstrap intervals over runs."
+        ],
+        grids=[_grid(results, domain, methods) for domain, methods in found.items()],
+        claims=[_claim(results, found)],
+        commands=["bcd4rec reproduce table5"],
+    )
+
+
+def _correlations(results: Results, domain: str) -> dict[str, dict[str, Correlation]]:
+    found = {}
+    for method in sweep.METHODS:
+        points = sweep.points(results, domain, method)
+        rates = [point.rate for point in points]
+        if points:
+            found[method] = {
+                metric: correlate(rates, [point.offline[metric] for point in points]) for metric in sweep.METRICS
+            }
+    return found
+
+
+def _grid(results: Results, domain: str, methods: dict[str, dict[str, Correlation]]) -> Grid:
+    title = results.lab.domain(domain).title
+    rows: list[list[Entry | str]] = []
+    for method, by in methods.items():
+        theirs = printed.CORRELATIONS[printed.column(title)][method]
+        ours = [by["recall@3"].values, by["q_bar"].values, by["recall@3"].ranks, by["q_bar"].ranks]
+        cells = [cell for one, paper in zip(ours, theirs, strict=True) for cell in (_entry(one), number(paper, 3))]
+        rows.append([printed.NAMES[method], *cells, str(by["q_bar"].runs)])
+    heads = [head for kind in ("values", "ranks") for name in ("R@3", "Q̄") for head in (f"{name}, {kind}", "paper")]
+    return Grid(title, ["method", *heads, "runs"], rows)
+
+
+def _entry(found: Interval | None) -> Entry:
+    return Entry(ABSENT) if found is None else Entry(number(found.value, 2), bounds(found, 2))
+
+
+def _claim(results: Results, found: Found) -> Claim:
+    cases, evidence = {}, []
+    for domain, methods in found.items():
+        title = results.lab.domain(domain).title
+        for method, by in methods.items():
+            ours, theirs = by["q_bar"].values, by["recall@3"].values
+            if ours is None or theirs is None:
+                continue
+            cases[f"{title} {method}"] = ours.value > theirs.value and ours.low > 0
+            evidence.append(
+                f"{title}, {printed.NAMES[method]}: Q̄ {number(ours.value, 2)} {bounds(ours, 2)}, "
+                f"R@3 {number(theirs.value, 2)} {bounds(theirs, 2)}"
+            )
+    text = "Q̄ on held-out sessions correlates with the online metric, and better than R@3 does."
+    return claim(text, cases, evidence)

@@ -1,0 +1,51 @@
+"""Numbers as people read them, and verdicts over several cases."""
+
+from collections.abc import Mapping, Sequence
+
+from bcd4rec.evaluation.findings import Claim, Entry, Verdict
+from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.experiments.paper.results import Meetings
+
+ABSENT = "–"
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """With a real minus sign; an absent value is a dash."""
+    return ABSENT if value is None else f"{value:.{decimals}f}".replace("-", "−")
+
+
+def spread(found: Meetings, name: str = "rate") -> str:
+    """Mean ± standard deviation over seeds, or the mean alone of one."""
+    deviation = found.deviation(name)
+    return number(found.mean(name)) + ("" if deviation is None else f" ± {number(deviation)}")
+
+
+def bounds(found: Interval | None, decimals: int = 1) -> str:
+    return ABSENT if found is None else f"[{number(found.low, decimals)}, {number(found.high, decimals)}]"
+
+
+def with_bounds(found: Interval | None, decimals: int = 1) -> str:
+    return ABSENT if found is None else f"{number(found.value, decimals)} {bounds(found, decimals)}"
+
+
+def signed(found: Interval, decimals: int = 1) -> str:
+    sign = "+" if found.value > 0 else ""
+    return f"{sign}{with_bounds(found, decimals)}"
+
+
+def entry(found: Meetings | None, best: bool = False) -> Entry:
+    if found is None:
+        return Entry(ABSENT)
+    return Entry(spread(found), bounds(found.rate), best)
+
+
+def judge(cases: Mapping[str, bool] | Sequence[bool]) -> Verdict:
+    """`holds` in all cases, in some, or in none."""
+    values = list(cases.values()) if isinstance(cases, Mapping) else list(cases)
+    if not values:
+        return "not measured"
+    return "holds" if all(values) else "holds partly" if any(values) else "does not hold here"
+
+
+def claim(text: str, cases: Mapping[str, bool], evidence: Sequence[str]) -> Claim:
+    return Claim(text, judge(cases), evidence)

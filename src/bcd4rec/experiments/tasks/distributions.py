@@ -1,0 +1,48 @@
+"""The returns that agents foretell beside those that three types of users bring."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from bcd4rec.artifacts import write_json
+from bcd4rec.experiments.grid import Store, Task
+from bcd4rec.experiments.tasks.learners import Trained
+from bcd4rec.experiments.tasks.logs import RecSimLog, dataset_of
+from bcd4rec.experiments.value_distribution import value_distributions
+from bcd4rec.policies import bundle
+from bcd4rec.policies.quantile_policy import QuantilePolicy
+from bcd4rec.sim.interest_evolution import InterestEvolution
+
+
+@dataclass(frozen=True)
+class Distributions(Task):
+    """Of agents that learned from the same log."""
+
+    log: RecSimLog
+    agents: tuple[Trained, ...]
+    seed: int
+    users: int = 50
+    cost: ClassVar[float] = 3.0
+
+    @property
+    def label(self) -> str:
+        return f"value distributions on {self.log.name}, seed {self.seed}"
+
+    def make(self, folder: Path, store: Store) -> None:
+        loaded = {agent.method: bundle.load(store.path(agent) / "policy").policy for agent in self.agents}
+        policies = {name: policy for name, policy in loaded.items() if isinstance(policy, QuantilePolicy)}
+        dataset = dataset_of(self.log, store)
+        found = value_distributions(InterestEvolution(), policies, dataset, self.seed, self.users)
+        types = [
+            {
+                "category": one.category,
+                "returns": {unit: returns.tolist() for unit, returns in one.returns.items()},
+                "distances": {unit: dict(distances) for unit, distances in one.distances.items()},
+            }
+            for one in found.types
+        ]
+        quantiles = {name: values.tolist() for name, values in found.quantiles.items()}
+        write_json(
+            folder / "distributions.json",
+            {"item": found.item, "feasible": found.feasible, "quantiles": quantiles, "types": types},
+        )
