@@ -104,6 +104,8 @@ def browser(profile: Path) -> Iterator[Browser]:
         first, second = os.dup(there), os.dup(here)
         os.dup2(first, 3)
         os.dup2(second, 4)
+        os.set_inheritable(3, True)  # where 3 and 4 were free before, nothing was copied, nor made inheritable
+        os.set_inheritable(4, True)
 
     process = subprocess.Popen(
         [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"],

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -41,8 +41,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def show(table: Table) -> None:
-    Console(**PLAIN).print(table)
+def show(result: RenderableType) -> None:
+    Console(**PLAIN).print(result)
 
 
 def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["holds", "holds partly", "does not hold here", "not measured"]
+SYMBOLS: Mapping[Verdict, str] = {"holds": "✓", "holds partly": "◐", "does not hold here": "✗", "not measured": "–"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Grid:
     columns: Sequence[str]
     rows: Sequence[Sequence[Entry | str]]
     note: str = ""
+    spans: Sequence[tuple[str, int]] = ()  # a name above so many columns; all but the first column are below one
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""A finding of a reproduction on the terminal: its tables and the verdicts; plots are on the page."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from bcd4rec.console import say, show
+from bcd4rec.evaluation.findings import SYMBOLS, Claim, Entry, Finding, Grid
+from bcd4rec.report.page import plain, wordy
+from bcd4rec.report.reproduction import QUICK
+
+WIDTH = 100  # letters in a row, on terminals that have so many
+WRAPPED = 40  # letters of a word column before it is broken into lines
+COLOURS = {"holds": "green", "holds partly": "yellow", "does not hold here": "red", "not measured": "bright_black"}
+
+
+def show_finding(finding: Finding, quick: bool) -> None:
+    show(Text(f"{finding.title} ({finding.name})", "bold"))
+    if quick:
+        show(Text(QUICK, "yellow"))
+    for text in finding.prose:
+        show(text)
+    for grid in finding.grids:
+        for table in tables(grid, min(WIDTH, Console().width)):
+            show(table)
+        if grid.note:
+            show(Text(grid.note, "dim"))
+    for claim in finding.claims:
+        _show_claim(claim)
+    if finding.charts:
+        say(f"Plots, on the page of the reproduction: {'; '.join(chart.title for chart in finding.charts)}.")
+    if finding.commands:
+        say("Run it again:")
+    for command in finding.commands:
+        say(f"  {command}")
+
+
+def _show_claim(claim: Claim) -> None:
+    verdict = Text(f"{SYMBOLS[claim.verdict]} {claim.verdict}", COLOURS[claim.verdict])
+    show(verdict + Text(f": {claim.text}"))
+    for line in claim.evidence:
+        show(Padding(line, (0, 0, 0, 4)))
+
+
+def tables(grid: Grid, width: int) -> Iterator[Table]:
+    """The grid in as few tables as fit in the width, each with the rows' names; columns of one span stay together."""
+    widths = [_width(grid, column) for column in range(len(grid.columns))]
+    pieces: list[list[int]] = []
+    for block in _blocks(grid):
+        room = width - 1 - widths[0] - sum(widths[column] for column in block)
+        if pieces and sum(widths[column] for column in pieces[-1]) <= room:
+            pieces[-1] += block
+        else:
+            pieces.append(block)
+    for number, piece in enumerate(pieces):
+        yield _table(grid, piece, grid.title if not number else f"{grid.title} (continued)")
+
+
+def _blocks(grid: Grid) -> list[list[int]]:
+    """The columns after the first that should stay together."""
+    sizes = [size for _, size in grid.spans] or [1] * (len(grid.columns) - 1)
+    starts = [1 + sum(sizes[:place]) for place in range(len(sizes))]
+    return [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+
+
+def _name(grid: Grid, column: int) -> str:
+    """The column's name, below its span's if it is the first one there."""
+    starts = {block[0]: span for block, (span, _) in zip(_blocks(grid), grid.spans, strict=False)}
+    if not grid.spans:
+        return grid.columns[column]
+    return f"{starts.get(column, '')}\n{grid.columns[column]}"
+
+
+def _cells(grid: Grid, column: int) -> list[Entry]:
+    return [plain(row[column]) for row in grid.rows]
+
+
+def _text(entry: Entry) -> Text:
+    return Text(entry.text, "bold" if entry.best else "") + Text(f" {entry.detail}" if entry.detail else "", "dim")
+
+
+def _width(grid: Grid, column: int) -> int:
+    """With the space and the line beside it."""
+    cells = [cell_len(_text(entry).plain) for entry in _cells(grid, column)]
+    names = [cell_len(line) for line in _name(grid, column).splitlines()]
+    return min(max([*cells, *names]), WRAPPED) + 3
+
+
+def _table(grid: Grid, columns: Sequence[int], title: str) -> Table:
+    shown = Table(title=title, title_justify="left")
+    shown.add_column(_name(grid, 0), style="bold", max_width=WRAPPED)
+    for column in columns:
+        words = wordy(_cells(grid, column))
+        shown.add_column(_name(grid, column), justify="left" if words else "right", no_wrap=not words)
+    for row in grid.rows:
+        shown.add_row(*(_text(plain(row[column])) for column in (0, *columns)))
+    return shown

@@ -1,0 +1,113 @@
+"""A reproduction as Markdown: the page's tables and verdicts for people who read text."""
+
+import re
+from collections.abc import Sequence
+
+from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Finding, Grid, Reproduction
+from bcd4rec.report.charts import numbers
+from bcd4rec.report.page import Cell, Table, plain, wordy
+from bcd4rec.report.reproduction import INTRO, QUICK, TITLE, UNDRAWN, all_commands, drawable, tally
+
+ROWS = 30  # of a plot's numbers; more are on the page only
+
+
+def markdown(found: Reproduction) -> str:
+    claims = [claim for finding in found.findings for claim in finding.claims]
+    parts = [
+        f"# {_text(TITLE)}",
+        *([f"> **{_text(QUICK)}**"] if found.quick else []),
+        _text(INTRO),
+        _table(Table(["What", "Value"], [[name, value] for name, value in found.made.items()], words=True)),
+        "## What holds",
+        _text(tally(claims)),
+        _bullets([_line(claim, finding) for finding in found.findings for claim in finding.claims]),
+        *(part for finding in found.findings for part in _finding(finding, found.quick)),
+        *(_costs(found.costs) if found.costs else []),
+        "## Run it again",
+        _commands(all_commands(found)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _text(text: str) -> str:
+    """One line that Markdown takes for nothing but text."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    text = re.sub(r"[\\`*|~]|(?<!\w)_|_(?!\w)|\](?=[(\[:])", r"\\\g<0>", text)  # marks, and the ends of links
+    return re.sub(r"^(\d*)([#>+=.)-])(?!\d)", r"\1\\\2", text)  # headings, quotes and lists
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _line(claim: Claim, finding: Finding | None = None) -> str:
+    more = f" ([{_text(finding.title)}](#{finding.name}))" if finding else ""
+    return f"{SYMBOLS[claim.verdict]} **{claim.verdict}**: {_text(claim.text)}{more}"
+
+
+def _cell(cell: Cell | str) -> str:
+    cell = plain(cell)
+    text = f"**{_text(cell.text)}**" if cell.best and cell.text else _text(cell.text)
+    return f"{text} {_text(cell.detail)}".strip()
+
+
+def _names(table: Table) -> list[str]:
+    """The columns' names, each below the name of its span."""
+    over = [name for name, width in table.spans for _ in range(width)]
+    return [table.columns[0], *(f"{name} {column}" for name, column in zip(over, table.columns[1:], strict=True))]
+
+
+def _table(table: Table) -> str:
+    if not table.rows:
+        return ""
+    names = _names(table) if table.spans else table.columns
+    left = [not place or table.words or wordy([row[place] for row in table.rows]) for place in range(len(names))]
+    lines = [list(map(_text, names)), [":--" if one else "--:" for one in left]]
+    lines += [[_cell(cell) for cell in row] for row in table.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _grid(grid: Grid) -> list[str]:
+    return [f"### {_text(grid.title)}", *_grid_body(grid)]
+
+
+def _grid_body(grid: Grid) -> list[str]:
+    return [_table(Table(grid.columns, grid.rows, spans=grid.spans)), _text(grid.note)]
+
+
+def _chart(chart: Chart) -> list[str]:
+    title = f"### {_text(chart.title)}"
+    if not drawable(chart):
+        return [title, _text(chart.note), UNDRAWN]
+    table = numbers(chart)
+    if len(table.rows) > ROWS:
+        return [title, _text(chart.note), f"The page has this plot and its {len(table.rows):,} rows of numbers."]
+    what = f"{chart.up} against {chart.across}." if chart.across else f"{chart.up}."
+    return [title, _text(what), _table(table), _text(chart.note)]
+
+
+def _claims(claims: Sequence[Claim]) -> list[str]:
+    lines = [[_line(claim), *(f"  - {_text(one)}" for one in claim.evidence)] for claim in claims]
+    return ["### What the paper claims", _bullets(["\n".join(line) for line in lines])] if claims else []
+
+
+def _commands(commands: Sequence[str]) -> str:
+    fence = "`" * max([3, *(len(run) + 1 for command in commands for run in re.findall("`+", command))])
+    return "\n".join([f"{fence}sh", *commands, fence]) if commands else ""
+
+
+def _finding(finding: Finding, quick: bool) -> list[str]:
+    mark = " (quick run)" if quick else ""
+    return [
+        f'<a id="{finding.name}"></a>',
+        f"## {_text(finding.title)}{mark}",
+        *map(_text, finding.prose),
+        *(part for grid in finding.grids for part in _grid(grid)),
+        *(part for chart in finding.charts for part in _chart(chart)),
+        *_claims(finding.claims),
+        *(["### Again", _commands(finding.commands)] if finding.commands else []),
+    ]
+
+
+def _costs(costs: Grid) -> list[str]:
+    return [f"## {_text(costs.title or 'Where the time went')}", *_grid_body(costs)]
