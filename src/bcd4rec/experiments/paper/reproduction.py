@@ -1,0 +1,97 @@
+"""All findings together, with when, where and with what they were made, and what they cost."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import bcd4rec
+from bcd4rec.artifacts import library_versions
+from bcd4rec.evaluation.findings import Finding, Grid, Reproduction
+from bcd4rec.experiments.grid import Task, plan
+from bcd4rec.experiments.paper.results import Results
+from bcd4rec.experiments.tasks.learners import Trained
+
+
+def reproduce(studies: Sequence[str], results: Results, failed: Mapping[str, str], command: str) -> Reproduction:
+    """What the runs of some studies have found. Each study is a module of this folder with a function `finding`."""
+    findings: list[Finding] = [
+        import_module(f"bcd4rec.experiments.paper.{study}").finding(results) for study in studies
+    ]
+    tasks = plan((task for study in studies for task in results.lab.tasks(study)), results.store).tasks
+    return Reproduction(findings, results.lab.quick, _made(results, tasks, failed, command), _costs(results, tasks))
+
+
+def _made(results: Results, tasks: Sequence[Task], failed: Mapping[str, str], command: str) -> dict[str, str]:
+    sizes = results.lab.sizes
+    codes = sorted({about["code"] for task in tasks if (about := results.store.about(task)) is not None})
+    versions = library_versions()
+    made = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": command,
+        "version": f"bcd4rec {versions['bcd4rec'] or 'from its source'}{_commit()}",
+        "code of the runs": ", ".join(code[:8] for code in codes),
+        "machine": _machine(),
+        "libraries": ", ".join(f"{name} {value}" for name, value in versions.items() if name != "bcd4rec" and value),
+        "seeds": ", ".join(str(seed) for seed in results.lab.seed_range()),
+        "users": f"{sizes.users:,} for each policy and seed",
+    }
+    return made | ({"failed": "; ".join(failed.values())} if failed else {})
+
+
+def _commit() -> str:
+    """The commit, where the package lies in a checkout."""
+    try:
+        found = subprocess.run(  # noqa: S603
+            ["git", "-C", str(Path(bcd4rec.__file__).parent), "describe", "--always", "--dirty"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f", commit {found.stdout.strip()}"
+
+
+def _machine() -> str:
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    except (ValueError, OSError, AttributeError):
+        return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}, {platform.system()}"
+
+
+def _costs(results: Results, tasks: Sequence[Task]) -> Grid:
+    """Seconds of all tasks, by what they do; a task that served several tables counts once."""
+    totals: dict[str, list[float]] = {}
+    for task in tasks:
+        about: dict[str, Any] | None = results.store.about(task)
+        if about is not None:
+            name = f"training {task.method}" if isinstance(task, Trained) else _kind(task)
+            totals.setdefault(name, []).append(float(about["seconds"]))
+    ranked = sorted(totals.items(), key=lambda one: -sum(one[1]))
+    rows = [[name, str(len(times)), f"{sum(times) / 60:.1f}", f"{max(times):.0f}"] for name, times in ranked]
+    every = [seconds for times in totals.values() for seconds in times]
+    rows.append(["all", str(len(every)), f"{sum(every) / 60:.1f}", f"{max(every, default=0):.0f}"])
+    return Grid("Where the time went", ["work", "tasks", "minutes of one core", "longest, s"], rows)
+
+
+KINDS = {
+    "Checkpoints": "online IQN for the logs of RecSim-2 and -3",
+    "RecSimLog": "logs of RecSim",
+    "ShopLog": "logs of the shop",
+    "RealLog": "reading raw logs",
+    "User": "learned users",
+    "TrainedOnline": "online IQN on learned users",
+    "Met": "policies meeting users",
+    "Distributions": "value distributions",
+}
+
+
+def _kind(task: Task) -> str:
+    return KINDS.get(type(task).__name__, type(task).__name__)
