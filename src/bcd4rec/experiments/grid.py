@@ -4,9 +4,12 @@ A task says what is computed, never where. Its key is a hash of its fields and o
 whatever two tables have in common is computed once. A result is a folder that appears whole or not at all.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -124,22 +127,19 @@ class Store:
             write_json(folder / MANIFEST, about | {"seconds": round(seconds, 2)})
         return seconds
 
-    def clean(self) -> None:
-        """Remove what runs that were killed have left half done."""
-        for path in self.folder.glob(".*.partial-*"):
-            process = path.name.rpartition(".partial-")[2].removesuffix(".old")
-            if not process.isdigit() or not _runs(int(process)):
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Only one run at a time works in a store; what runs that were killed have left half done goes first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                busy = f"Another run is at work in {self.folder}; wait for it or choose another --out."
+                raise InputError(busy) from None
+            for path in self.folder.glob(".*.partial-*"):
                 remove(path)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+            yield
 
 
 @dataclass(frozen=True)
@@ -191,15 +191,13 @@ def run(
     A task that fails (an agent that diverged) takes only those down that need it. Whoever interrupts loses the tasks
     under way and nothing else.
     """
-    store.folder.mkdir(parents=True, exist_ok=True)
-    store.clean()
-    todo = plan(wanted, store)
-    book = _Book(todo, jobs, tell)
-    if jobs == 1:
-        while (task := book.next()) is not None:
-            book.finished(task, *_attempt(task, store))
-    else:
-        _side_by_side(book, store, jobs)
+    with store.alone():
+        book = _Book(plan(wanted, store), jobs, tell)
+        if jobs == 1:
+            while (task := book.next()) is not None:
+                book.finished(task, *_attempt(task, store))
+        else:
+            _side_by_side(book, store, jobs)
     return book.failed
 
 
@@ -286,6 +284,6 @@ def _attempt(task: Task, store: Store) -> tuple[float, str | None]:
 
 
 def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "torch" in sys.modules:  # else it will heed the variable
+        sys.modules["torch"].set_num_threads(1)

@@ -1,0 +1,186 @@
+"""Tasks, the store that keeps them, and the runner that goes on where it was."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from bcd4rec.artifacts import read_json
+from bcd4rec.errors import InputError
+from bcd4rec.experiments.grid import Store, Task, code_version, plan, run
+
+
+@dataclass(frozen=True)
+class Number(Task):
+    """Writes a number; a negative one fails."""
+
+    value: int
+    seconds: float = 0.0
+    cost: ClassVar[float] = 2.0
+
+    def make(self, folder: Path, store: Store) -> None:
+        time.sleep(self.seconds)
+        if self.value < 0:
+            raise InputError(f"{self.value} is negative.")
+        (folder / "number.txt").write_text(str(self.value))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Not a task, but holds one."""
+
+    of: Number
+
+
+@dataclass(frozen=True)
+class Total(Task):
+    parts: tuple[Number, ...]
+    place: Place | None = None
+
+    def make(self, folder: Path, store: Store) -> None:
+        every = [*self.parts, *([self.place.of] if self.place else [])]
+        values = [int((store.path(part) / "number.txt").read_text()) for part in every]
+        (folder / "number.txt").write_text(str(sum(values)))
+
+
+def total_of(task: Task, store: Store) -> int:
+    return int((store.path(task) / "number.txt").read_text())
+
+
+def test_keys_depend_on_every_field_and_on_needs_alone():
+    assert Number(3).key == Number(3).key
+    assert len({Number(3).key, Number(4).key, Number(3, 0.1).key, Total((Number(3),)).key}) == 4
+    assert Total((Number(3),)).key != Total((Number(5),)).key
+    assert Total((), Place(Number(1))).key != Total((), Place(Number(2))).key
+
+
+def test_needs_are_found_in_tuples_and_within_what_is_no_task():
+    task = Total((Number(1), Number(2)), Place(Number(7)))
+    assert [need.value for need in task.needs] == [1, 2, 7]
+
+
+def test_a_plan_makes_what_is_shared_once_and_needs_first(tmp_path):
+    one, other = Total((Number(1), Number(2))), Total((Number(2), Number(3)))
+    found = plan([one, other, one], Store(tmp_path))
+    keys = [task.key for task in found.tasks]
+    assert len(keys) == len(set(keys)) == 5
+    for task in found.tasks:
+        assert all(keys.index(need.key) < keys.index(task.key) for need in task.needs)
+    assert found.work == 3 * 2.0 + 2 * 1.0
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_are_made_once_whatever_the_number_of_jobs(tmp_path, jobs):
+    store, wanted = Store(tmp_path), [Total((Number(1), Number(2))), Total((Number(2), Number(3)), Place(Number(9)))]
+    told = []
+    assert run(wanted, store, jobs, told.append) == {}
+    assert [total_of(task, store) for task in wanted] == [3, 14]
+    assert [step.done for step in told] == [1, 2, 3, 4, 5, 6]
+    assert told[-1].share == pytest.approx(1.0)
+    assert told[-1].left == 0.0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("number.txt")}
+    told.clear()
+    assert run(wanted, store, jobs, told.append) == {}
+    assert told == []
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("number.txt")} == before
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failure_takes_down_only_what_needs_it_and_is_tried_again(tmp_path, jobs):
+    store, bad = Store(tmp_path), Number(-1)
+    spoiled, fine = Total((Number(1), bad)), Total((Number(1), Number(2)))
+    failed = run([spoiled, fine], store, jobs)
+    assert failed[bad.key] == "number: -1 is negative."
+    assert failed[spoiled.key] == "total: needs number"
+    assert len(failed) == 2
+    assert total_of(fine, store) == 3
+    assert not store.has(bad)
+    assert not store.has(spoiled)
+    assert set(run([spoiled], store, jobs)) == {bad.key, spoiled.key}
+
+
+def test_other_code_is_noticed_and_may_be_kept(tmp_path):
+    task = Total((Number(4),))
+    run([task], Store(tmp_path, code="before"))
+    after = Store(tmp_path, code="after")
+    found = plan([task], after)
+    assert (len(found.waiting), found.old) == (2, 2)
+    kept = plan([task], Store(tmp_path, code="after", keep_old=True))
+    assert (len(kept.waiting), kept.old) == (0, 0)
+    run([task], after)
+    assert read_json(after.path(task) / "manifest.json")["code"] == "after"
+
+
+def test_the_version_of_the_code_is_of_what_results_depend_on():
+    assert code_version() == code_version()
+    assert len(code_version()) == 20
+
+
+def test_a_manifest_says_what_was_made(tmp_path):
+    store, task = Store(tmp_path), Total((Number(4),))
+    run([task], store)
+    about = read_json(store.path(task) / "manifest.json")
+    assert about["task"] == {
+        "kind": "Total",
+        "parts": [{"kind": "Number", "value": 4, "seconds": 0.0}],
+        "place": None,
+    }
+    assert about["label"] == "total"
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_grid import Number, Total
+from bcd4rec.experiments.grid import Store, run
+
+if __name__ == "__main__":
+    quick = [Number(value) for value in range(5)]
+    run([*quick, Total((*quick, Number(100, {seconds})))], Store(Path(sys.argv[1])), jobs=2)
+"""
+
+
+def begin(tmp_path: Path, seconds: float) -> subprocess.Popen[bytes]:
+    script = tmp_path / "script.py"
+    script.write_text(KILLED.format(tests=str(Path(__file__).parent), seconds=seconds))
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "store")],
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
+    process = begin(tmp_path, 600.0)
+    store = Store(tmp_path / "store")
+    quick = [Number(value) for value in range(5)]
+    deadline = time.monotonic() + 60
+    while not (all(store.has(task) for task in quick) and list(store.folder.glob(".number-*"))):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    made = {path: path.stat().st_mtime_ns for path in store.folder.glob("*/number.txt")}
+    assert len(made) == 5
+    slow = Number(100)  # the same, but for its slowness
+    assert run([*quick, Total((*quick, slow))], store) == {}
+    assert total_of(Total((*quick, slow)), store) == 110
+    assert all(path.stat().st_mtime_ns == then for path, then in made.items())
+    assert not list(store.folder.glob(".*"))  # what was half done is gone
+
+
+def test_two_runs_do_not_work_in_one_store(tmp_path):
+    store = Store(tmp_path)
+    with store.alone(), pytest.raises(InputError, match="Another run is at work"):
+        run([Number(1)], store)
+    assert run([Number(1)], store) == {}
