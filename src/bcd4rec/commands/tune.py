@@ -72,8 +72,8 @@ def _trials(tried: "list[Trial]", by: "By", realised: float) -> "Table":
     order = sorted(tried, key=lambda trial: (-(trial.objective(by) or 0.0), trial.number))
     order = [trial for trial in order if not trial.reason] + [trial for trial in order if trial.reason]
     table = Table(title=f"The first {min(SHOWN, len(order))} of {len(order)} trials by {by}", title_justify="left")
-    for name in ("trial", *tried[0].settings, "Q̄", "the log's return", "R@3 %"):
-        table.add_column(name.replace("_", " "), justify="right")
+    for name in ("trial", *tried[0].settings, "Q̄", "log's return", "R@3 %"):
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=name == "R@3 %")
     for trial in order[:SHOWN]:
         told = ["diverged", f"{realised:.2f}", "–"]
         if trial.q_bar is not None:
@@ -92,8 +92,8 @@ def _choices(grid: "dict[str, Knob]", chosen: dict[str, float]) -> "Table":
 
     table = Table(title="Chosen here and in the paper", title_justify="left")
     table.add_column("setting", style="bold")
-    for name in ("tried", "chosen", "paper, Diginetica", "paper, RecSim"):
-        table.add_column(name, justify="right")
+    for name in ("tried", "chosen", "paper, DN", "paper, RecSim"):
+        table.add_column(name, justify="right", no_wrap=name == "tried")
     for key, knob in grid.items():
         numbers = (chosen[key], knob.diginetica, knob.recsim)
         tried = ", ".join(f"{value:g}" for value in knob.values)
