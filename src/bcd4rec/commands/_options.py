@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Root of all randomness: the same seed, the same bits.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads; more than one may change the last bits.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set beta=0.5; may be repeated.")
+]
 Rewards = Annotated[
     str | None,
     typer.Option("--rewards", help="Reward of each response, e.g. skip=0,click=4. Default: skip=0,click=1,buy=5."),
@@ -88,3 +93,10 @@ def make_environment(env: str, preset: str | None, model: Path | None) -> "Envir
     from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
 
     return ENVIRONMENTS[env](EnvironmentOptions(preset, model))
+
+
+def set_threads(threads: int) -> None:
+    with contextlib.suppress(ModuleNotFoundError):  # without torch there are still methods that need none
+        import torch
+
+        torch.set_num_threads(threads)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bcd4rec.commands import _domain
-from bcd4rec.commands._options import Force, Json, Seed
+from bcd4rec.commands._options import Force, Json, Seed, Threads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +36,7 @@ def sessions(
         Path | None, typer.Option(help="Also write the top 20 of each case with scores to this Parquet file.")
     ] = None,
     seed: Seed = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads; more than one may change the last bits.")] = 1,
+    threads: Threads = 1,
     force: Force = False,
     json: Json = False,
 ) -> None:

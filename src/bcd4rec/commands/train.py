@@ -1,6 +1,5 @@
 """`bcd4rec train`: a data set becomes a policy."""
 
-import contextlib
 import signal
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bcd4rec.commands._options import Force, Json, Seed
+from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_threads
 from bcd4rec.experiments.fitting import Watcher
 
 if TYPE_CHECKING:
@@ -32,11 +31,9 @@ def train(
     ],
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the policy; it appears when training is complete.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set beta=0.5; may be repeated.")
-    ] = None,
+    settings: Settings = None,
     seed: Seed = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads; more than one may change the last bits.")] = 1,
+    threads: Threads = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted training of the same policy.")
     ] = False,
@@ -61,7 +58,7 @@ def train(
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
-    _set_threads(threads)
+    set_threads(threads)
     if method == USER:
         from bcd4rec.commands._user import train_user
 
@@ -92,13 +89,6 @@ def train(
     ]
     show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
     say(f"The policy is in {out}. Try it:  bcd4rec recommend {out} --session ID,ID --top 3")
-
-
-def _set_threads(threads: int) -> None:
-    with contextlib.suppress(ModuleNotFoundError):  # without torch there are still methods that need none
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def _tensorboard(folder: Path | None) -> Any:
