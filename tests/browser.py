@@ -58,12 +58,12 @@ class Browser:
         if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
             self.complaints.append(json.dumps(event["params"]))
 
-    def size(self, width: int, height: int, dark: bool = False, touch: bool = False) -> None:
+    def size(self, width: int, height: int, dark: bool = False, touch: bool = False, paper: bool = False) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
         self._call("Emulation.setDeviceMetricsOverride", metrics)
         self._call("Emulation.setTouchEmulationEnabled", {"enabled": touch})
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._call("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self._call("Emulation.setEmulatedMedia", {"media": "print" if paper else "", "features": [scheme]})
 
     def open(self, address: str) -> None:
         self._call("Page.navigate", {"url": address})

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +20,7 @@ COLOURS = {"holds": "green", "holds partly": "yellow", "does not hold here": "re
 
 
 def show_finding(finding: Finding, quick: bool) -> None:
-    show(Text(f"{finding.title} ({finding.name})", "bold"))
+    show(Rule(Text(f"{finding.title} ({finding.name})", "bold"), align="left", style="dim"))
     if quick:
         show(Text(QUICK, "yellow"))
     for text in finding.prose:
@@ -32,7 +33,7 @@ def show_finding(finding: Finding, quick: bool) -> None:
     for claim in finding.claims:
         _show_claim(claim)
     if finding.charts:
-        say(f"Plots, on the page of the reproduction: {'; '.join(chart.title for chart in finding.charts)}.")
+        say(f"Not drawn here, but in report.html: {'; '.join(chart.title for chart in finding.charts)}.")
     if finding.commands:
         say("Run it again:")
     for command in finding.commands:
@@ -43,7 +44,7 @@ def _show_claim(claim: Claim) -> None:
     verdict = Text(f"{SYMBOLS[claim.verdict]} {claim.verdict}", COLOURS[claim.verdict])
     show(verdict + Text(f": {claim.text}"))
     for line in claim.evidence:
-        show(Padding(line, (0, 0, 0, 4)))
+        show(Padding(line, (0, 0, 0, 4), expand=False))
 
 
 def tables(grid: Grid, width: int) -> Iterator[Table]:

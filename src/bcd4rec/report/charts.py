@@ -71,7 +71,7 @@ def numbers(chart: Chart) -> Table:
     repeated = any(len(set(points.x)) < len(points.x) for points in chart.series.values())
     if chart.kind == "scatter" or repeated or len(places) > 2 * longest:
         return _by_point(chart)
-    return _by_place(chart, sorted(places))
+    return _by_place(chart, range(len(chart.labels)) if chart.kind == "groups" else sorted(places))
 
 
 def _by_place(chart: Chart, places: Sequence[float]) -> Table:

@@ -32,7 +32,7 @@ def markdown(found: Reproduction) -> str:
 def _text(text: str) -> str:
     """One line that Markdown takes for nothing but text."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    text = re.sub(r"[\\`*|~]|(?<!\w)_|_(?!\w)|\](?=[(\[:])", r"\\\g<0>", text)  # marks, and the ends of links
+    text = re.sub(r"[\\`*|~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])", r"\\\g<0>", text)  # marks, and the ends of links
     return re.sub(r"^(\d*)([#>+=.)-])(?!\d)", r"\1\\\2", text)  # headings, quotes and lists
 
 
@@ -105,7 +105,7 @@ def _finding(finding: Finding, quick: bool) -> list[str]:
         *(part for grid in finding.grids for part in _grid(grid)),
         *(part for chart in finding.charts for part in _chart(chart)),
         *_claims(finding.claims),
-        *(["### Again", _commands(finding.commands)] if finding.commands else []),
+        *(["Run it again:", _commands(finding.commands)] if finding.commands else []),
     ]
 
 

@@ -69,9 +69,9 @@ STYLES = {
 
 # For methods that are not in the table above, in the order in which they come.
 _SPARE = [
-    Style(colour, line, marker)
-    for line, marker in (("-.", "o"), (":", "D"), ("-", "s"), ("--", "v"))
-    for colour in list(COLOURS)[:7]
+    Style(colour, line, "osDv^PX"[(turn + place) % 7])
+    for turn, line in enumerate(("-.", ":", "-", "--"))
+    for place, colour in enumerate(list(COLOURS)[:7])
 ]
 
 

@@ -79,6 +79,7 @@ class Page:
     intro: Sequence[str]
     sections: Sequence[Section]
     banner: str = ""
+    facts: Sequence[tuple[str, str]] = ()  # names and values that stand before everything else
 
 
 def number(value: float | None, decimals: int = 1) -> str:
@@ -210,6 +211,8 @@ def _contents(sections: Sequence[Section]) -> str:
 def render(page: Page) -> str:
     style = files("bcd4rec.report").joinpath("style.css").read_text(encoding="utf-8")
     banner = f'<p class="banner" role="note">{_prose(page.banner)}</p>\n' if page.banner else ""
+    pairs = "".join(f"<div><dt>{_prose(name)}</dt><dd>{_prose(value)}</dd></div>\n" for name, value in page.facts)
+    facts = f"<dl>\n{pairs}</dl>\n" if pairs else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -217,7 +220,7 @@ def render(page: Page) -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         'img-src data:">\n<link rel="icon" href="data:,">\n'
         f"<title>{escape(page.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"<header>\n<h1>{escape(page.title)}</h1>\n{banner}{_paragraphs(page.intro)}</header>\n"
+        f"<header>\n<h1>{escape(page.title)}</h1>\n{banner}{_paragraphs(page.intro)}{facts}</header>\n"
         f"{_contents(page.sections)}{''.join(map(_section, page.sections))}</main>\n</body>\n</html>\n"
     )
 

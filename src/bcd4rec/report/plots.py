@@ -1,17 +1,9 @@
-"""Plots as inline SVG: the same data give the same bytes, and the page's colours and fonts apply to them.
+"""The kinds of plots: dots, lines, clouds and groups, one style per method and a legend below."""
 
-Drawn 380 units wide with text of 12, so that they can be read on a phone and are not too large beside prose.
-"""
-
-import io
-import logging
-import re
 import textwrap
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,38 +12,10 @@ from numpy.typing import NDArray
 
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.report.methods import COLOURS, Style, friendly, styles
+from bcd4rec.report.svg import INK, draw
 
-WIDTH = 380
-INK = COLOURS["ink"]
 CROWD = 6  # from so many lines on, bands around them would hide more than they show
 LONGEST = 18  # letters of a method's name before it is cut; tables have the whole name
-
-_SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "bcd4rec",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so the layout is the same everywhere
-    "font.size": 12,
-    "axes.labelsize": 12,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
-    "legend.fontsize": 11,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.15,
-    "grid.color": INK,
-    "grid.linewidth": 0.8,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
 
 
 class Series(NamedTuple):
@@ -61,35 +25,6 @@ class Series(NamedTuple):
     y: NDArray[np.float64]
     low: NDArray[np.float64] | None = None
     high: NDArray[np.float64] | None = None
-
-
-def _draw(name: str, height: float, paint: Callable[[Figure, Axes], None]) -> str:
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # a person's own matplotlibrc must not change the report
-        matplotlib.rcParams.update(_SETTINGS)
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the browser has it
-        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
-        paint(figure, figure.add_subplot())
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(buffer.getvalue(), name)
-
-
-def _inline(svg: str, name: str) -> str:
-    """The SVG as a part of a page: no prologue, no size of its own, ids that are unique on the page, live colours."""
-    svg = svg[svg.index("<svg") :].strip()
-    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<[^>]+>", lambda tag: _live(tag[0], name), svg)  # tags alone: a label may look like an id, too
-    return re.sub(r"\n\s*", "\n", svg)
-
-
-def _live(tag: str, name: str) -> str:
-    if tag.startswith("<svg"):
-        tag = re.sub(r' (width|height)="[^"]*"', "", tag)
-    tag = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", tag)
-    for colour, code in COLOURS.items():
-        tag = tag.replace(code, "currentColor" if colour == "ink" else f"var(--{colour})")
-    return tag
 
 
 def _short(method: str) -> str:
@@ -128,7 +63,7 @@ def dots(name: str, values: Mapping[str, Interval], label: str) -> str:
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
 
-    return _draw(name, 62 + 30 * len(values), paint)
+    return draw(name, 62 + 30 * len(values), paint)
 
 
 def _chart(
@@ -153,7 +88,7 @@ def _chart(
         _legend(figure, axes, names)
 
     rows = -(-len(names) // _legend_columns(names))
-    return _draw(name, height + 18 * rows, whole)
+    return draw(name, height + 18 * rows, whole)
 
 
 def _scales(axes: Axes, series: Mapping[str, Series], logarithmic: bool) -> None:
@@ -162,11 +97,10 @@ def _scales(axes: Axes, series: Mapping[str, Series], logarithmic: bool) -> None
         axes.set_xscale("log")
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
-        return
-    whole = all(np.array_equal(one.x, one.x.round()) for one in series.values())
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, steps=[1, 2, 5, 10]))
+    else:
+        whole = all(np.array_equal(one.x, one.x.round()) for one in series.values())
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=whole, steps=[1, 2, 5, 10]))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
 
@@ -203,7 +137,7 @@ def scatter(
     name: str, series: Mapping[str, Series], across: str, up: str, logarithmic: bool = False, height: float = 260
 ) -> str:
     """A cloud of markers per series."""
-    size = 6 if sum(len(one.x) for one in series.values()) < 60 else 4
+    size = 6 if sum(len(one.x) for one in series.values()) < 60 else 5
 
     def paint(axes: Axes, one: Series, style: Style, _: int) -> None:
         _dots(axes, one, style, size)
@@ -230,7 +164,7 @@ def groups(
 ) -> str:
     """The series side by side above each label, dots with their intervals; `logarithmic` applies upwards."""
     step = 0.76 / max(len(series), 1)
-    size = 6 if len(series) * len(labels) <= 30 else 4
+    size = 6 if len(series) * len(labels) <= 30 else 5
     shown, angle = _room(labels)
 
     def paint(axes: Axes, one: Series, style: Style, place: int) -> None:
@@ -250,6 +184,3 @@ def groups(
 
     extra = 70 if angle else 14 * max((label.count("\n") for label in shown), default=0)
     return _chart(name, series, across, up, height + extra, paint, finish)
-
-
-logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # its search for fonts is not news to anyone

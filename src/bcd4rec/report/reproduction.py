@@ -25,7 +25,8 @@ def write_reproduction(path: Path, found: Reproduction, force: bool = False) -> 
         *([_costs(found.costs, found.quick)] if found.costs else []),
         _again(found),
     ]
-    write_page(path, Page(TITLE, [INTRO], sections, QUICK if found.quick else ""), force)
+    banner = QUICK if found.quick else ""
+    write_page(path, Page(TITLE, [INTRO], sections, banner, list(found.made.items())), force)
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -54,16 +55,8 @@ def _summary(found: Reproduction) -> Section:
         for finding in found.findings
         for claim in finding.claims
     ]
-    made = Table(["What", "Value"], [[name, value] for name, value in found.made.items()], words=True)
     claims = [claim for finding in found.findings for claim in finding.claims]
-    return Section(
-        "What holds",
-        [tally(claims)],
-        statements=statements,
-        parts=[Section("When, where and with what", table=made)] if found.made else [],
-        anchor="claims",
-        mark=_mark(found.quick),
-    )
+    return Section("What holds", [tally(claims)], statements=statements, anchor="claims", mark=_mark(found.quick))
 
 
 def _finding(finding: Finding, quick: bool) -> Section:
