@@ -24,10 +24,10 @@ class Point:
         return dict(self.run.settings)
 
 
-def points(results: Results, domain: str, method: str) -> list[Point]:
-    """All runs of the grid that are there."""
+def points(results: Results, domain: str, method: str, study: str = "table5") -> list[Point]:
+    """All runs of a study's grid that are there."""
     found = []
-    for run in results.lab.runs("table5"):
+    for run in results.lab.runs(study):
         if (run.domain, run.method) != (domain, method):
             continue
         for seed in results.lab.seed_range():

@@ -36,9 +36,10 @@ class Column:
         """What gaps are measured to: the oracle, under the same rules as everybody."""
         return self.ends["oracle"]
 
-    @property
-    def best(self) -> str:
-        return max(self.methods, key=lambda name: self.methods[name].mean())
+    def is_best(self, name: str) -> bool:
+        """Of the methods that learn from the log; twins may be the same bits, and then both are."""
+        rates = {method: found.mean() for method, found in self.methods.items()}
+        return name in rates and rates[name] == max(rates.values())
 
     def printed(self, name: str) -> tuple[float | None, float | None]:
         """The paper's rate and C@3; its online agent stands beside the oracle where there is no other."""
@@ -100,7 +101,7 @@ def _overview(columns: list[Column]) -> Grid:
     for name in dict.fromkeys(name for column in columns for name in column.everyone):
         row: list[Entry | str] = [printed.NAMES[name]]
         for column in columns:
-            row += [entry(column.everyone.get(name), name == column.best), number(column.printed(name)[0])]
+            row += [entry(column.everyone.get(name), column.is_best(name)), number(column.printed(name)[0])]
         rows.append(row)
     heads = [head for column in columns for head in (f"{column.title}: {column.rate} %", "paper")]
     note = (
@@ -116,7 +117,7 @@ def _grid(column: Column) -> Grid:
         rows.append(
             [
                 printed.NAMES[name],
-                entry(found, name == column.best),
+                entry(found, column.is_best(name)),
                 number(rate),
                 column.gap(name),
                 number(printed.gap(column.title, name), 0),

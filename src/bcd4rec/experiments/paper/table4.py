@@ -1,11 +1,17 @@
 """Table 4: the hyper-parameters that the log alone would choose, and what they are worth."""
 
+from collections.abc import Mapping
+
 from bcd4rec.evaluation.findings import Entry, Finding, Grid
 from bcd4rec.experiments.paper import printed, sweep
 from bcd4rec.experiments.paper.results import Results
 from bcd4rec.experiments.paper.writing import number
+from bcd4rec.experiments.second_domain import AGENTS
 
-LETTERS = {"beta": "β", "quantiles": "K", "cosines": "n"}
+COLUMNS = ["method", "by Q̄", "by R@3", "the paper's, by Q̄", "best rate", "worst rate", "settings"]
+RATES = {"learning_rate": (0.003, 0.003)}
+
+LETTERS = {"beta": "β", "quantiles": "K", "cosines": "n", "learning_rate": "rate"}
 
 
 def finding(results: Results) -> Finding:
@@ -15,30 +21,51 @@ def finding(results: Results) -> Finding:
         prose=[
             "Of the grid of table 5: what the mean value of the greedy action (Q̄) and what R@3 would choose on the "
             "validation sessions, the rate that users give the choice, and the best and the worst of the grid in the "
-            "users' eyes, which nobody can know before. `bcd4rec tune` searches the same grid, with learning rates."
+            "users' eyes, which nobody can know before. Learning rates are tried apart, with the other settings at "
+            "their defaults. `bcd4rec tune` searches all of them together."
         ],
-        grids=[_grid(results, domain) for domain in sweep.domains(results)],
+        grids=[
+            *(_grid(results, domain) for domain in sweep.domains(results)),
+            *(_rates(results, domain) for domain in sweep.domains(results)),
+        ],
         commands=["bcd4rec reproduce table4", "bcd4rec tune bcd4rec DATASET --by q_bar --out tuned/"],
     )
 
 
 def _grid(results: Results, domain: str) -> Grid:
-    rows: list[list[Entry | str]] = []
-    place = 0 if printed.column(results.lab.domain(domain).title) == "DN" else 1
+    rows = []
     for method in sweep.METHODS:
-        found = sweep.means(sweep.points(results, domain, method))
-        if not found:
-            continue
-        by = {name: sweep.best(found, name) for name in sweep.METRICS}
-        rates = [rate for _, rate, _ in found]
-        theirs = {name: values[place] for name, values in printed.HYPERPARAMETERS[method].items()}
-        chosen = [Entry(_text(by[name][0]), f"rate {number(by[name][1])}") for name in ("q_bar", "recall@3")]
-        rows.append(
-            [printed.NAMES[method], *chosen, _text(theirs), number(max(rates)), number(min(rates)), str(len(found))]
-        )
-    columns = ["method", "by Q̄", "by R@3", "the paper's, by Q̄", "best rate", "worst rate", "settings"]
-    return Grid(results.lab.domain(domain).title, columns, rows)
+        theirs = printed.HYPERPARAMETERS[method]
+        rows += _row(results, domain, method, sweep.points(results, domain, method), theirs)
+    return Grid(f"{results.lab.domain(domain).title}: β, K and n", COLUMNS, rows)
 
 
-def _text(settings: dict[str, float]) -> str:
+def _rates(results: Results, domain: str) -> Grid:
+    rows = []
+    for method in AGENTS:
+        found = sweep.points(results, domain, method, "table4")
+        rows += _row(results, domain, method, [one for one in found if "learning_rate" in one.settings], RATES)
+    return Grid(f"{results.lab.domain(domain).title}: learning rate", COLUMNS, rows)
+
+
+def _row(
+    results: Results,
+    domain: str,
+    method: str,
+    points: list[sweep.Point],
+    theirs: Mapping[str, tuple[float, float]],
+) -> list[list[Entry | str]]:
+    """One row, or none where nothing was tried."""
+    found = sweep.means(points)
+    if not found:
+        return []
+    rates = [rate for _, rate, _ in found]
+    by = [sweep.best(found, name) for name in ("q_bar", "recall@3")]
+    chosen = [Entry(_text(settings), f"gets {number(rate)}") for settings, rate, _ in by]
+    place = 0 if printed.column(results.lab.domain(domain).title) == "DN" else 1
+    paper = _text({name: values[place] for name, values in theirs.items()})
+    return [[printed.NAMES[method], *chosen, paper, number(max(rates)), number(min(rates)), str(len(found))]]
+
+
+def _text(settings: Mapping[str, float]) -> str:
     return ", ".join(f"{LETTERS[name]} {value:g}" for name, value in settings.items())

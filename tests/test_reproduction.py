@@ -1,0 +1,232 @@
+"""The paper's studies as data, and small reproductions from end to end."""
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from bcd4rec.artifacts import read_json
+from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.errors import InputError
+from bcd4rec.experiments.fitting import agents, fit
+from bcd4rec.experiments.grid import Store, plan, run
+from bcd4rec.experiments.paper import printed, studies
+from bcd4rec.experiments.paper.reproduction import reproduce
+from bcd4rec.experiments.paper.results import Results
+from bcd4rec.experiments.paper.studies import Laboratory, Run, Studies
+from bcd4rec.experiments.paper.writing import judge
+from bcd4rec.experiments.tasks.logs import Checkpoint
+from test_cli import run_here
+
+TINY = {
+    "seeds": 2,
+    "sessions": 40,
+    "users": 25,
+    "rounds": 2,
+    "round_users": 15,
+    "days": 121,
+    "scale": 0.02,
+    "online_rounds": 1,
+    "online_users": 20,
+    "agents": {"updates": 6, "batch_size": 16},
+    "methods": {"gru4rec": {"least_steps": 2, "epochs": 1}, "srgnn": {"least_steps": 2, "epochs": 1}},
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch) -> Studies:
+    """The paper's studies, at a size that takes seconds."""
+    real = studies.load()
+    small = real.model_copy(update={"sizes": {name: type(one).parse(TINY, "tiny") for name, one in real.sizes.items()}})
+    monkeypatch.setattr(studies, "load", lambda: small)
+    return small
+
+
+def test_every_study_has_a_finding_and_every_run_can_be_begun():
+    for quick in (True, False):
+        lab = Laboratory(quick, sources=(("trivago", Path(__file__)), ("diginetica", Path(__file__).parent)))
+        for study in studies.names():
+            assert callable(importlib.import_module(f"bcd4rec.experiments.paper.{study}").finding)
+            for one in lab.runs(study):
+                if one.method in agents():
+                    agents()[one.method].parse(dict(lab.trained(one, 0).settings), study)
+                else:
+                    BASELINES[one.method].parse(dict(lab.trained(one, 0).settings), study)
+
+
+def test_the_grid_is_the_papers():
+    lab = Laboratory(domains=("recsim-2",))
+    counts = {method: sum(one.method == method for one in lab.runs("table5")) for method in ("bcq", "qrbcq", "bcd4rec")}
+    assert counts == {"bcq": 5, "qrbcq": 15, "bcd4rec": 45}
+    assert len(Laboratory().runs("table1")) == 4 * 11  # real logs are not there unless given
+    assert lab.sizes.seeds == 3
+
+
+def test_what_two_studies_have_in_common_is_one_task():
+    lab = Laboratory(domains=("recsim-2",))
+    alone = [len(plan(lab.tasks(study), Store(Path("nowhere"))).tasks) for study in ("table5", "figure4")]
+    both = plan([*lab.tasks("table5"), *lab.tasks("figure4")], Store(Path("nowhere")))
+    assert len(both.tasks) == alone[0] == alone[1]
+
+
+def test_shares_of_the_gap_are_those_of_the_readings():
+    assert [round(printed.gap(title, "bcd4rec")) for title in ("RecSim-1", "RecSim-2", "RecSim-3", "DN (shop)")] == [
+        58,
+        62,
+        55,
+        89,
+    ]
+    assert printed.gap("trivago", "oracle") is None
+
+
+@pytest.mark.parametrize(
+    ("cases", "verdict"),
+    [
+        ([True, True], "holds"),
+        ([True, False], "holds partly"),
+        ([False, False], "does not hold here"),
+        ([], "not measured"),
+    ],
+)
+def test_verdicts(cases, verdict):
+    assert judge(cases) == verdict
+    assert judge({str(place): case for place, case in enumerate(cases)}) == verdict
+
+
+def test_the_checkpoint_with_the_nearest_rate_writes_the_log(tmp_path):
+    rounds = [{"round": 1, "epsilon": 0.7, "rate": 66.0}, {"round": 2, "epsilon": 0.2, "rate": 70.2}]
+    (tmp_path / "rounds.json").write_text(json.dumps(rounds))
+    assert Checkpoint.nearest(tmp_path, 68.3) == Checkpoint(tmp_path / "round-2", 0.2)
+    assert Checkpoint.nearest(tmp_path, 60.0) == Checkpoint(tmp_path / "round-1", 0.7)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InputError, match="There is no 'table9' to reproduce; there are table1"):
+        studies.known(["table1", "table9"])
+    assert studies.known(["all", "table1"]) == studies.names()
+
+
+def test_shared_pre_training_changes_nothing(tiny, tmp_path):
+    lab, store = Laboratory(domains=("recsim-1",)), Store(tmp_path / "store")
+    log = lab.log(Run("recsim-1", "bcd4rec"), 0)
+    run([log], store)
+    dataset = Dataset.load(store.path(log) / "dataset")
+    settings = {"updates": 6, "batch_size": 16, "pretraining": "srgnn", "encoder": "meanpool", "pretraining_epochs": 1}
+    alone = fit("bcd4rec", dataset, settings).policy.arrays()
+    for _ in range(2):  # the first writes what the second reads
+        together = fit("bcd4rec", dataset, settings, shared=tmp_path / "shared").policy.arrays()
+        assert all(np.array_equal(alone[name], together[name]) for name in alone)
+    assert len(list((tmp_path / "shared").iterdir())) == 2
+    fit("bcq", dataset, settings, shared=tmp_path / "shared")  # another head, the same pre-training
+    assert len(list((tmp_path / "shared").iterdir())) == 2
+    fit("bcq", dataset, settings | {"behaviour_epochs": 2}, seed=1, shared=tmp_path / "shared")
+    assert len(list((tmp_path / "shared").iterdir())) == 4
+
+
+@pytest.fixture
+def small_table(tiny, monkeypatch) -> Studies:
+    """Table 1 of three methods, and what rests on a few agents."""
+    agents_run = {"domains": ["recsim-1"], "methods": ["iqn", "bcd4rec"]}
+    replaced = {
+        "table1": {"runs": [agents_run | {"methods": ["popular", "iqn", "bcd4rec"]}], "worlds": ["learned", "true"]},
+        "table5": {
+            "runs": [{"domains": ["recsim-2"], "methods": ["bcq"], "settings": {"beta": [0.1, 0.5, 0.9]}}],
+        },
+        "ablations": {
+            "runs": [agents_run, agents_run | {"methods": ["bcd4rec"], "log": {"history": ["positives"]}}],
+        },
+        "figure1": {"runs": [{"domains": ["recsim-2"], "methods": ["bcq"], "settings": {"beta": [0.5]}}]},
+        "figure2": {
+            "same_as": "table5",
+            "runs": [
+                {
+                    "domains": ["recsim-2"],
+                    "methods": ["bcq"],
+                    "settings": {"pretraining": ["none", "srgnn"], "encoder": ["meanpool"]},
+                }
+            ],
+        },
+    }
+    kept = {name: tiny.studies[name].model_dump() for name in tiny.studies}
+    kept["table4"]["runs"] = []
+    changed = {name: kept[name] | replaced.get(name, {}) for name in kept}
+    small = Studies.parse({"sizes": {"full": TINY, "quick": TINY | {"seeds": 1}}, "studies": changed}, "test")
+    monkeypatch.setattr(studies, "load", lambda: small)
+    return small
+
+
+def test_a_reproduction_from_end_to_end(small_table, tmp_path):
+    lab, store = Laboratory(domains=("recsim-1", "recsim-2")), Store(tmp_path / "store")
+    asked = ["table1", "table2", "table3", "table4", "table5", "figure1", "figure2", "figure4", "ablations"]
+    wanted = [task for study in asked for task in lab.tasks(study)]
+    assert run(wanted, store) == {}
+    found = reproduce(asked, Results(lab, store), {}, "bcd4rec reproduce all")
+    by_name = {one.name: one for one in found.findings}
+    _check_rates(by_name["table1"], lab, store)
+    unmeasured = [one.text for one in by_name["table1"].claims if one.verdict == "not measured"]
+    assert unmeasured == ["Distributional agents without the constraint (QRDQN, IQN) are better than DQN."]
+    assert [row[0] for row in by_name["table3"].grids[0].rows][:2] == ["RecSim-1", "RecSim-2"]
+    assert by_name["table5"].grids[0].rows[0][-1] == "6"  # three values of β, two seeds
+    assert found.costs is not None
+    assert found.costs.rows[-1][1] == str(len(plan(wanted, store).tasks))
+    assert "RecSim-2" in by_name["table3"].grids[0].rows[1]
+    labels = [row[0] for row in by_name["ablations"].grids[0].rows]
+    assert labels == ["the default", "no skips in the state", "the log's policy"]
+
+
+def _check_rates(table, lab, store):
+    """Means over seeds and the best method, by a plain loop over the files."""
+    grid = table.grids[1]
+    rates = {}
+    for one in lab.runs("table1"):
+        if one.domain == "recsim-1":
+            by_seed = []
+            for seed in range(2):
+                sessions = pl.read_parquet(store.path(lab.met(one, seed)) / "sessions.parquet")
+                hits = steps = 0
+                for row in sessions.iter_rows(named=True):
+                    hits, steps = hits + row["targets"], steps + row["steps"]
+                by_seed.append(100 * hits / steps)
+            rates[printed.NAMES[one.method]] = sum(by_seed) / 2
+    shown = {row[0]: row[1] for row in grid.rows if row[0] in rates}
+    assert shown.keys() == rates.keys()
+    for name, rate in rates.items():
+        assert shown[name].text.split(" ± ")[0] == f"{rate:.1f}"
+        assert shown[name].best == (rate == max(rates.values()))
+
+
+def test_the_command_goes_on_and_says_so(small_table, tmp_path):
+    out = tmp_path / "out"
+    options = ["--quick", "--domains", "recsim-1", "--out", str(out)]
+    first = run_here("reproduce", "table1", *options, "--json")
+    assert first.returncode == 0, first.stderr
+    told = json.loads(first.stdout)
+    assert told["quick"] is True
+    assert told["findings"][0]["name"] == "table1"
+    assert {Path(path).name for path in told["files"].values()} == {"report.html", "reproduction.md", "results.json"}
+    assert "quick" in (out / "report.html").read_text(encoding="utf-8").lower()
+    assert read_json(out / "results.json")["findings"] == told["findings"]
+    second = run_here("reproduce", "table1", *options)
+    assert second.returncode == 0
+    assert "10 tasks, of which 10 are there already" in second.stderr
+    assert "BCD4Rec" in second.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table7"], "There is no 'table7' to reproduce"),
+        (["table1", "--domains", "recsim-9"], "--domains: found 'recsim-9', expected some of recsim-1"),
+        (["table1", "--domains", "trivago"], "trivago needs your copy of its log; give it with --trivago PATH"),
+        (["table1", "--trivago", "nowhere.parquet"], "--trivago: nowhere.parquet does not exist"),
+    ],
+)
+def test_bad_input(arguments, sentence, tmp_path):
+    done = run_here("reproduce", *arguments, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert not (tmp_path / "out").exists()
