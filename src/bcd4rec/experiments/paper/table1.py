@@ -104,9 +104,9 @@ def _overview(columns: list[Column]) -> Grid:
             row += [entry(column.everyone.get(name), column.is_best(name)), number(column.printed(name)[0])]
         rows.append(row)
     heads = [head for column in columns for head in (f"{column.title}: {column.rate} %", "paper")]
-    note = (
-        "Bold is the best of the methods that learn from the log. Learned and true users stand beside the paper's DN."
-    )
+    note = "Bold is the best of the methods that learn from the log."
+    if any(printed.column(column.title) == "DN" for column in columns):
+        note += " Logs of lists stand beside the paper's DN, with learned users and, where they are known, true ones."
     return Grid("Rates beside the paper's", ["method", *heads], rows, note)
 
 
