@@ -363,7 +363,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 OUTSIDE = """[...document.querySelectorAll('body *')].filter(one => {
   const box = one.getBoundingClientRect(), right = document.body.clientWidth + 0.5;
-  return !one.closest('.scroll, pre, svg') && box.width && (box.left < 0 || box.right > right);
+  return !one.parentElement.closest('.scroll, pre, svg') && box.width && (box.left < 0 || box.right > right);
 }).map(one => one.outerHTML.slice(0, 80))"""
 SMALLEST = """Math.min(...[...document.querySelectorAll('svg text')].map(text => {
   const svg = text.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
@@ -378,8 +378,11 @@ CUT = """[...document.querySelectorAll('svg text')].filter(text => {
 def test_in_a_browser(tab: Browser, file: Path, width: int, dark: bool) -> None:
     tab.size(width, 900, dark, touch=width < 600)
     tab.open(file.as_uri())
-    assert tab.run("document.documentElement.scrollWidth") == tab.run("document.documentElement.clientWidth") == width
-    assert tab.run(OUTSIDE) == []
+    for opened in ("false", "true"):
+        tab.run(f"document.querySelectorAll('details').forEach(one => one.open = {opened})")
+        wide, client = tab.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide == client == width  # the page itself never scrolls sideways
+        assert tab.run(OUTSIDE) == []
     plotted = tab.run("[...document.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect().height)")
     assert len(plotted) == DRAWN
     assert min(plotted) > 150
