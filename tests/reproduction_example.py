@@ -4,7 +4,8 @@ import numpy as np
 
 from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points, Reproduction
 
-NASTY = "<b>&|</b> *a* _b_ `c` \\ [d](e) ~f~"
+NASTY = "<b>&|</b> *a* _b_ ` \\ [d](e) ~f~"
+LONG = "Donaudampfschifffahrtsgesellschaftskapitän" * 3
 METHODS = {
     **{"popular": "MostPop", "sknn": "SKNN", "stan": "STAN", "gru4rec": "GRU", "srgnn": "SRGNN", "dqn": "DQN"},
     **{"bcq": "BCQ", "qrdqn": "QRDQN", "qrbcq": "QRBCQ", "iqn": "IQN", "bcd4rec": "BCD4Rec"},
@@ -106,7 +107,7 @@ def figure_2(rng: np.random.Generator) -> Finding:
         name: Points(values, np.arange(1, 51) / 50.0)
         for name, values in zip(("online", "bcd4rec", "dqn"), spread, strict=True)
     }
-    categories = [f"category {number}" for number in (7, 12, 103)] + ["Donaudampfschifffahrtsgesellschaftskapitän"]
+    categories = [f"category {number}" for number in (7, 12, 103)] + [LONG]
     accuracy = {name: Points(range(4), rng.uniform(20, 100, 4)) for name in METHODS}
     return Finding(
         "figure2",
@@ -173,9 +174,17 @@ def settings() -> Finding:
         ["Quantiles K (IQN, BCD4Rec)", "5, 7, 10", "5", "10", "chosen by Q̄ on the validation split, as the paper says"],
         ["β (BCD4Rec, QRBCQ, BCQ)", "0.1, 0.3, 0.5, 0.7, 0.9", "0.3", "0.5", "relative to the most likely action"],
         ["Response types", "–", "{s,c,b}", "{s,c}", ""],
+        [LONG, "1", "2", "3", LONG],
     ]
     columns = ["Setting", "tried", "DN", "RecSim", "why"]
-    return Finding("table3", "Table 3: settings", [], [Grid("Tried and chosen", columns, rows)])
+    return Finding(
+        "table3",
+        f"Table 3: {LONG}",
+        [f"`bcd4rec tune` searches for {LONG}."],
+        [Grid(LONG, columns, rows)],
+        claims=[Claim(LONG, "holds", [LONG])],
+        commands=[f"bcd4rec tune {LONG}"],
+    )
 
 
 def reproduction(quick: bool = False) -> Reproduction:
@@ -188,6 +197,7 @@ def reproduction(quick: bool = False) -> Reproduction:
             "Commit": "d01e2103f7a4b6d6f4c6f2b0c1e9a8d7c6b5a493",
             "Machine": "2 cores, 8 GB, Linux, Python 3.11, torch 2.13.0",
             "Seeds": "0, 1, 2",
+            LONG: LONG,
             "Time": "7 h 12 min",
         },
         Grid(

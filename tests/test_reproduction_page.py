@@ -20,7 +20,7 @@ from bcd4rec.report.page import wordy
 from bcd4rec.report.reproduction import QUICK, tally, write_reproduction
 from browser import CHROMIUM, Browser, browser
 from markup import Structure, assert_loads_nothing, assert_references_resolve
-from reproduction_example import BETAS, NASTY, reproduction
+from reproduction_example import BETAS, LONG, NASTY, reproduction
 
 DRAWN = 8  # plots of the example that have points
 
@@ -38,7 +38,8 @@ def page(file: Path) -> str:
 
 
 def said(value: str) -> str:
-    return value.replace(" %", "\u00a0%")
+    """As it is read on the page: marks of code are gone."""
+    return re.sub("`([^`]+)`", r"\1", value).replace(" %", "\u00a0%")
 
 
 def cells(grid: Grid) -> list[list[str]]:
@@ -66,6 +67,7 @@ def test_the_page_is_whole_by_itself(page: str) -> None:
     assert_loads_nothing(page)
     assert_references_resolve(page)
     assert "<b>" not in page
+    assert "<code>bcd4rec tune</code> searches" in page
 
 
 def test_everything_found_is_on_the_page(page: str) -> None:
@@ -73,7 +75,7 @@ def test_everything_found_is_on_the_page(page: str) -> None:
     for finding in found.findings:
         for grid in finding.grids:
             assert all(cell in text for row in cells(grid) for cell in row)
-            assert grid.note in text
+            assert said(grid.note) in text
         for chart in finding.charts:
             assert chart.title in text
             assert said(chart.note) in text
@@ -279,16 +281,19 @@ def test_markdown_has_the_same_cells() -> None:
         names = [grid.columns[0], *(span + name for span, name in zip(over, grid.columns[1:], strict=False))]
         body = [[cell.replace("\n", " ") for cell in row] for row in cells(grid)]
         assert [names, *body] in tables
-    assert [["What", "Value"], *([name, value] for name, value in found.made.items())] in tables
 
 
 def test_markdown_is_text_all_through() -> None:
     lines = ["# no heading", "1. no list", "- no list", "> no quote", "[no](link) <i>x</i> ~~no~~ __no__ a_b_c", "+ x"]
-    finding = Finding("odd", "Odd *title* <u>", lines, claims=[Claim(NASTY, "holds", [NASTY])], commands=["a ```b```"])
+    code = "Use `a_b <i>` twice, `x`."
+    finding = Finding(
+        "odd", "Odd *title* <u>", [*lines, code], claims=[Claim(NASTY, "holds", [NASTY])], commands=["a ```b```"]
+    )
     text = markdown(Reproduction([finding], False, {}))
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
     for line in lines:
         assert f"<p>{line.replace('<', '&lt;').replace('>', '&gt;')}</p>" in html
+    assert "<p>Use <code>a_b &lt;i&gt;</code> twice, <code>x</code>.</p>" in html
     assert not re.search(r"<(ol|blockquote|em|s|b|i|u)>", html)
     assert Structure(html).text.count(NASTY) == 3
     assert "a ```b```\n</code>" in html
@@ -299,6 +304,7 @@ def test_markdown_has_small_plots_as_tables_and_points_to_large_ones() -> None:
     (beta,) = (table for table in parsed(text) if table[0] == ["β", "BCD4Rec", "QRBCQ", "BCQ"])
     assert [row[0] for row in beta[1:]] == [f"{one:g}" for one in BETAS]
     assert "The page has this plot and its 850 rows of numbers." in text
+    assert "- Date: 2025-11-16\n" in text
     assert text.count('<a id="table1"></a>') == 1
     assert text.count("](#table1)") == 3
 
@@ -334,8 +340,12 @@ def test_words_on_the_terminal_are_broken_into_lines(
     monkeypatch.setenv("COLUMNS", "90")
     show_finding(reproduction().findings[3], quick=False)
     out = capsys.readouterr().out
-    words = " ".join(out.replace("│", " ").split())
-    assert "validation" in words
+    rows = [line.strip("│").split("│") for line in out.splitlines() if line.startswith("│")]
+    assert max(map(cell_len, out.splitlines())) <= 90
+    last = " ".join(" ".join(row[-1].strip() for row in rows).split())
+    assert "chosen by Q̄ on the validation split, as the paper says relative to the most likely action" in last
+    assert LONG in last.replace(" ", "")
+    assert LONG in "".join(row[0].strip() for row in rows)
     assert "…" not in out
     assert QUICK not in out
 
@@ -353,7 +363,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 OUTSIDE = """[...document.querySelectorAll('body *')].filter(one => {
   const box = one.getBoundingClientRect(), right = document.body.clientWidth + 0.5;
-  return !one.closest('.scroll, pre, svg') && box.width && (box.left < 0 || box.right > right);
+  return !one.parentElement.closest('.scroll, pre, svg') && box.width && (box.left < 0 || box.right > right);
 }).map(one => one.outerHTML.slice(0, 80))"""
 SMALLEST = """Math.min(...[...document.querySelectorAll('svg text')].map(text => {
   const svg = text.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
@@ -368,8 +378,11 @@ CUT = """[...document.querySelectorAll('svg text')].filter(text => {
 def test_in_a_browser(tab: Browser, file: Path, width: int, dark: bool) -> None:
     tab.size(width, 900, dark, touch=width < 600)
     tab.open(file.as_uri())
-    assert tab.run("document.documentElement.scrollWidth") == tab.run("document.documentElement.clientWidth") == width
-    assert tab.run(OUTSIDE) == []
+    for opened in ("false", "true"):
+        tab.run(f"document.querySelectorAll('details').forEach(one => one.open = {opened})")
+        wide, client = tab.run("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide == client == width  # the page itself never scrolls sideways
+        assert tab.run(OUTSIDE) == []
     plotted = tab.run("[...document.querySelectorAll('svg')].map(svg => svg.getBoundingClientRect().height)")
     assert len(plotted) == DRAWN
     assert min(plotted) > 150

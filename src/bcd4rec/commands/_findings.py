@@ -1,6 +1,7 @@
 """A finding of a reproduction on the terminal: its tables and the verdicts; plots are on the page."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,7 +21,8 @@ COLOURS = {"holds": "green", "holds partly": "yellow", "does not hold here": "re
 
 
 def show_finding(finding: Finding, quick: bool) -> None:
-    show(Rule(Text(f"{finding.title} ({finding.name})", "bold"), align="left", style="dim"))
+    show(Rule(style="dim"))
+    show(Text(f"{finding.title} ({finding.name})", "bold"))
     if quick:
         show(Text(QUICK, "yellow"))
     for text in finding.prose:
@@ -93,10 +95,11 @@ def _width(grid: Grid, column: int) -> int:
 
 def _table(grid: Grid, columns: Sequence[int], title: str) -> Table:
     shown = Table(title=title, title_justify="left")
-    shown.add_column(_name(grid, 0), style="bold", max_width=WRAPPED)
+    shown.add_column(_name(grid, 0), style="bold", max_width=WRAPPED, overflow="fold")
     for column in columns:
         words = wordy(_cells(grid, column))
-        shown.add_column(_name(grid, column), justify="left" if words else "right", no_wrap=not words)
+        justify: Literal["left", "right"] = "left" if words else "right"
+        shown.add_column(_name(grid, column), justify=justify, no_wrap=not words, max_width=WRAPPED, overflow="fold")
     for row in grid.rows:
         shown.add_row(*(_text(plain(row[column])) for column in (0, *columns)))
     return shown

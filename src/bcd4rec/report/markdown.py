@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Finding, Grid, Reproduction
 from bcd4rec.report.charts import numbers
 from bcd4rec.report.page import Cell, Table, plain, wordy
-from bcd4rec.report.reproduction import INTRO, QUICK, TITLE, UNDRAWN, all_commands, drawable, tally
+from bcd4rec.report.reproduction import INTRO, QUICK, TITLE, UNDRAWN, all_commands, drawable, short, tally
 
 ROWS = 30  # of a plot's numbers; more are on the page only
 
@@ -14,12 +14,12 @@ ROWS = 30  # of a plot's numbers; more are on the page only
 def markdown(found: Reproduction) -> str:
     claims = [claim for finding in found.findings for claim in finding.claims]
     parts = [
-        f"# {_text(TITLE)}",
-        *([f"> **{_text(QUICK)}**"] if found.quick else []),
-        _text(INTRO),
-        _table(Table(["What", "Value"], [[name, value] for name, value in found.made.items()], words=True)),
+        f"# {_prose(TITLE)}",
+        *([f"> **{_prose(QUICK)}**"] if found.quick else []),
+        _prose(INTRO),
+        _bullets([f"{_prose(name)}: {_prose(value)}" for name, value in found.made.items()]),
         "## What holds",
-        _text(tally(claims)),
+        _prose(tally(claims)),
         _bullets([_line(claim, finding) for finding in found.findings for claim in finding.claims]),
         *(part for finding in found.findings for part in _finding(finding, found.quick)),
         *(_costs(found.costs) if found.costs else []),
@@ -29,11 +29,17 @@ def markdown(found: Reproduction) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _text(text: str) -> str:
-    """One line that Markdown takes for nothing but text."""
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    text = re.sub(r"[\\`*|~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])", r"\\\g<0>", text)  # marks, and the ends of links
-    return re.sub(r"^(\d*)([#>+=.)-])(?!\d)", r"\1\\\2", text)  # headings, quotes and lists
+def _prose(text: str) -> str:
+    """One line that Markdown takes for nothing but text; what stands between `…` is code, as on the page."""
+    parts = re.split("(`[^`]+`)", " ".join(text.split()))
+    line = "".join(part if place % 2 else _escaped(part) for place, part in enumerate(parts))
+    return re.sub(r"^(\d*)([#>+=.)-])(?!\d)", r"\1\\\2", line)  # headings, quotes and lists
+
+
+def _escaped(text: str) -> str:
+    """Without a meaning for HTML, marks, tables and the ends of links."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"[\\`*|~]|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])", r"\\\g<0>", text)
 
 
 def _bullets(lines: Sequence[str]) -> str:
@@ -41,14 +47,14 @@ def _bullets(lines: Sequence[str]) -> str:
 
 
 def _line(claim: Claim, finding: Finding | None = None) -> str:
-    more = f" ([{_text(finding.title)}](#{finding.name}))" if finding else ""
-    return f"{SYMBOLS[claim.verdict]} **{claim.verdict}**: {_text(claim.text)}{more}"
+    more = f" ([{_prose(short(finding.title))}](#{finding.name}))" if finding else ""
+    return f"{SYMBOLS[claim.verdict]} **{claim.verdict}**: {_prose(claim.text)}{more}"
 
 
 def _cell(cell: Cell | str) -> str:
     cell = plain(cell)
-    text = f"**{_text(cell.text)}**" if cell.best and cell.text else _text(cell.text)
-    return f"{text} {_text(cell.detail)}".strip()
+    text = f"**{_escaped(cell.text)}**" if cell.best and cell.text else _escaped(cell.text)
+    return " ".join(f"{text} {_escaped(cell.detail)}".split())
 
 
 def _names(table: Table) -> list[str]:
@@ -58,36 +64,34 @@ def _names(table: Table) -> list[str]:
 
 
 def _table(table: Table) -> str:
-    if not table.rows:
-        return ""
     names = _names(table) if table.spans else table.columns
     left = [not place or table.words or wordy([row[place] for row in table.rows]) for place in range(len(names))]
-    lines = [list(map(_text, names)), [":--" if one else "--:" for one in left]]
+    lines = [list(map(_escaped, names)), [":--" if one else "--:" for one in left]]
     lines += [[_cell(cell) for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _grid(grid: Grid) -> list[str]:
-    return [f"### {_text(grid.title)}", *_grid_body(grid)]
+    return [f"### {_prose(grid.title)}", *_grid_body(grid)]
 
 
 def _grid_body(grid: Grid) -> list[str]:
-    return [_table(Table(grid.columns, grid.rows, spans=grid.spans)), _text(grid.note)]
+    return [_table(Table(grid.columns, grid.rows, spans=grid.spans)), _prose(grid.note)]
 
 
 def _chart(chart: Chart) -> list[str]:
-    title = f"### {_text(chart.title)}"
+    title = f"### {_prose(chart.title)}"
     if not drawable(chart):
-        return [title, _text(chart.note), UNDRAWN]
+        return [title, _prose(chart.note), UNDRAWN]
     table = numbers(chart)
     if len(table.rows) > ROWS:
-        return [title, _text(chart.note), f"The page has this plot and its {len(table.rows):,} rows of numbers."]
+        return [title, _prose(chart.note), f"The page has this plot and its {len(table.rows):,} rows of numbers."]
     what = f"{chart.up} against {chart.across}." if chart.across else f"{chart.up}."
-    return [title, _text(what), _table(table), _text(chart.note)]
+    return [title, _prose(what), _table(table), _prose(chart.note)]
 
 
 def _claims(claims: Sequence[Claim]) -> list[str]:
-    lines = [[_line(claim), *(f"  - {_text(one)}" for one in claim.evidence)] for claim in claims]
+    lines = [[_line(claim), *(f"  - {_prose(one)}" for one in claim.evidence)] for claim in claims]
     return ["### What the paper claims", _bullets(["\n".join(line) for line in lines])] if claims else []
 
 
@@ -100,8 +104,8 @@ def _finding(finding: Finding, quick: bool) -> list[str]:
     mark = " (quick run)" if quick else ""
     return [
         f'<a id="{finding.name}"></a>',
-        f"## {_text(finding.title)}{mark}",
-        *map(_text, finding.prose),
+        f"## {_prose(finding.title)}{mark}",
+        *map(_prose, finding.prose),
         *(part for grid in finding.grids for part in _grid(grid)),
         *(part for chart in finding.charts for part in _chart(chart)),
         *_claims(finding.claims),
@@ -110,4 +114,4 @@ def _finding(finding: Finding, quick: bool) -> list[str]:
 
 
 def _costs(costs: Grid) -> list[str]:
-    return [f"## {_text(costs.title or 'Where the time went')}", *_grid_body(costs)]
+    return [f"## {_prose(costs.title or 'Where the time went')}", *_grid_body(costs)]

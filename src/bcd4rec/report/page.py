@@ -16,7 +16,7 @@ from bcd4rec.evaluation.findings import SYMBOLS, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
 
 Cell = Entry  # a text and a smaller one behind it
-WIDE = 8  # tables of so many columns may be wider than the text, and put what is small below what is not
+WIDTHS = {"wide": 8, "widest": 12}  # by columns; such tables may be wider than the text, with details below numbers
 LONG = 24  # letters of a cell from which on it is broken into lines
 
 
@@ -97,7 +97,8 @@ def measured(found: Interval | None, decimals: int = 1) -> Cell:
 
 
 def _prose(text: str) -> str:
-    return escape(text).replace(" %", "\u00a0%")  # a number and its unit stay on one line
+    """What stands between `…` is code; a number and its unit stay on one line."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text).replace(" %", "\u00a0%"))
 
 
 def _paragraphs(texts: Sequence[str]) -> str:
@@ -108,11 +109,14 @@ def plain(cell: Cell | str) -> Cell:
     return Cell(cell) if isinstance(cell, str) else cell
 
 
+def _long(cells: Sequence[Cell | str]) -> bool:
+    return any(len(text) > LONG for cell in map(plain, cells) for text in (cell.text, cell.detail))
+
+
 def wordy(cells: Sequence[Cell | str]) -> bool:
     """Whether a column reads as words: most of its cells are no numbers, or one is long."""
-    found = [plain(cell) for cell in cells]
-    words = sum(not re.fullmatch(r"([<>≈±+−-]?\s?\d.*|[–-]?)", cell.text) for cell in found)
-    return 2 * words > len(found) or any(max(len(cell.text), len(cell.detail)) > LONG for cell in found)
+    words = sum(not re.fullmatch(r"([<>≈±+−-]?\s?\d.*|[–-]?)", plain(cell).text) for cell in cells)
+    return 2 * words > len(cells) or _long(cells)
 
 
 def _cell(cell: Cell | str) -> str:
@@ -122,12 +126,12 @@ def _cell(cell: Cell | str) -> str:
 
 
 def _kinds(table: Table) -> list[str]:
-    """The attributes of each column's cells but the first's: whether they are words, and begin a span."""
+    """The attributes of each column's cells but the first's: whether they are words, long, and begin a span."""
     edges = {1 + sum(width for _, width in table.spans[:place]) for place in range(len(table.spans))}
     kinds = []
     for column in range(1, len(table.columns)):
-        word = table.words or wordy([row[column] for row in table.rows])
-        names = ["word"] * word + ["edge"] * (column in edges)
+        cells = [row[column] for row in table.rows]
+        names = ["word"] * (table.words or wordy(cells)) + ["long"] * _long(cells) + ["edge"] * (column in edges)
         kinds.append(f' class="{" ".join(names)}"' if names else "")
     return kinds
 
@@ -153,7 +157,7 @@ def _table(table: Table, label: str) -> str:
     body = "".join(_row(row, kinds) for row in table.rows)
     content = f"<table>{caption}\n<thead>{_head(table, kinds)}</thead>\n<tbody>\n{body}</tbody></table>"
     # Wide tables scroll by themselves, with the keyboard too, and the page never does.
-    kind = "scroll wide" if len(table.columns) >= WIDE else "scroll"
+    kind = " ".join(["scroll", *(name for name, least in WIDTHS.items() if len(table.columns) >= least)])
     label = escape(table.caption or label, quote=True)
     return f'<div class="{kind}" role="region" tabindex="0" aria-label="{label}">{content}</div>\n'
 
@@ -197,7 +201,7 @@ def _section(section: Section, level: int = 2) -> str:
     kind = f' class="{" ".join(kinds)}"' if kinds else ""
     anchor = f' id="{escape(section.anchor)}"' if section.anchor else ""
     mark = f' <span class="mark">{escape(section.mark)}</span>' if section.mark else ""
-    title = f"<h{level}>{escape(section.title)}{mark}</h{level}>\n"
+    title = f"<h{level}>{_prose(section.title)}{mark}</h{level}>\n"
     return f"<section{kind}{anchor}>\n{title}{_parts(section, level)}</section>\n"
 
 

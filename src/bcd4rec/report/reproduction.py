@@ -36,6 +36,11 @@ def tally(claims: Sequence[Claim]) -> str:
     return f"{len(claims)} claims of the paper. {said[:1].upper()}{said[1:]}." if claims else "No claims were examined."
 
 
+def short(title: str) -> str:
+    """`Table 1` of `Table 1: every method`."""
+    return title.partition(":")[0]
+
+
 def all_commands(found: Reproduction) -> list[str]:
     """Each command once, in the order of the findings."""
     return list(dict.fromkeys(command for finding in found.findings for command in finding.commands))
@@ -51,7 +56,7 @@ def _mark(quick: bool) -> str:
 
 def _summary(found: Reproduction) -> Section:
     statements = [
-        Statement(claim.verdict, claim.text, link=(finding.name, finding.title))
+        Statement(claim.verdict, claim.text, link=(finding.name, short(finding.title)))
         for finding in found.findings
         for claim in finding.claims
     ]
