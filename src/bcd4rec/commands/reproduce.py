@@ -51,7 +51,6 @@ def reproduce(
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import grid
     from bcd4rec.experiments.paper import reproduction, studies
-    from bcd4rec.experiments.paper.results import Results
 
     began = time.monotonic()
     asked = studies.known(what)
@@ -65,7 +64,7 @@ def reproduce(
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
     command = _command(what, seeds, quick, domains)
-    found = reproduction.reproduce(asked, Results(lab, store), failed, command)
+    found = reproduction.reproduce(asked, lab, store, failed, command)
     files = _write(out, found)
     for failure in failed.values():
         say(f"Failed: {failure}")

@@ -25,7 +25,7 @@ def finding(results: Results) -> Finding:
         ],
         grids=[_grid(results, domain) for domain in results.lab.domains_of(results.lab.runs("ablations"))],
         charts=[_sizes(results)] if _sized(results) else [],
-        commands=["bcd4rec reproduce ablations"],
+        commands=results.again(),
     )
 
 

@@ -35,7 +35,7 @@ def finding(results: Results) -> Finding:
             *(_category_claim(results, domain, found) for domain, found in with_categories.items()),
             _popularity_claim(results, players),
         ],
-        commands=["bcd4rec reproduce figure1"],
+        commands=results.again(),
     )
 
 

@@ -28,7 +28,7 @@ def finding(results: Results) -> Finding:
             *(_scatter(results, domain, metric) for domain in sweep.domains(results) for metric in sweep.METRICS),
         ],
         claims=[_claim(results, found)],
-        commands=["bcd4rec reproduce figure2"],
+        commands=results.again(),
     )
 
 

@@ -21,7 +21,7 @@ def finding(results: Results) -> Finding:
             "online rate, and below it R@3 and Q̄ of the same runs."
         ],
         charts=charts,
-        commands=["bcd4rec reproduce figure4"],
+        commands=results.again(),
     )
 
 

@@ -30,7 +30,7 @@ def finding(results: Results) -> Finding:
             "an empty session. An agent cannot tell the types apart there, so its line is the same in all three."
         ],
         charts=charts,
-        commands=["bcd4rec reproduce figure5"],
+        commands=results.again(),
     )
 
 

@@ -12,23 +12,28 @@ from typing import Any
 import bcd4rec
 from bcd4rec.artifacts import library_versions
 from bcd4rec.evaluation.findings import Finding, Grid, Reproduction
-from bcd4rec.experiments.grid import Task, plan
+from bcd4rec.experiments.grid import Store, Task, plan
 from bcd4rec.experiments.paper.results import Results
+from bcd4rec.experiments.paper.studies import Laboratory
 from bcd4rec.experiments.tasks.learners import Trained
 
 
-def reproduce(studies: Sequence[str], results: Results, failed: Mapping[str, str], command: str) -> Reproduction:
+def reproduce(
+    studies: Sequence[str], lab: Laboratory, store: Store, failed: Mapping[str, str], command: str
+) -> Reproduction:
     """What the runs of some studies have found. Each study is a module of this folder with a function `finding`."""
     findings: list[Finding] = [
-        import_module(f"bcd4rec.experiments.paper.{study}").finding(results) for study in studies
+        import_module(f"bcd4rec.experiments.paper.{study}").finding(Results(lab, store, study)) for study in studies
     ]
-    tasks = plan((task for study in studies for task in results.lab.tasks(study)), results.store).tasks
-    return Reproduction(findings, results.lab.quick, _made(results, tasks, failed, command), _costs(results, tasks))
+    tasks = plan((task for study in studies for task in lab.tasks(study)), store).tasks
+    return Reproduction(findings, lab.quick, _made(lab, store, tasks, failed, command), _costs(store, tasks))
 
 
-def _made(results: Results, tasks: Sequence[Task], failed: Mapping[str, str], command: str) -> dict[str, str]:
-    sizes = results.lab.sizes
-    codes = sorted({about["code"] for task in tasks if (about := results.store.about(task)) is not None})
+def _made(
+    lab: Laboratory, store: Store, tasks: Sequence[Task], failed: Mapping[str, str], command: str
+) -> dict[str, str]:
+    sizes = lab.sizes
+    codes = sorted({about["code"] for task in tasks if (about := store.about(task)) is not None})
     versions = library_versions()
     made = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -37,7 +42,7 @@ def _made(results: Results, tasks: Sequence[Task], failed: Mapping[str, str], co
         "code of the runs": ", ".join(code[:8] for code in codes),
         "machine": _machine(),
         "libraries": ", ".join(f"{name} {value}" for name, value in versions.items() if name != "bcd4rec" and value),
-        "seeds": ", ".join(str(seed) for seed in results.lab.seed_range()),
+        "seeds": ", ".join(map(str, range(sizes.seeds))),
         "users": f"{sizes.users:,} for each policy and seed",
     }
     return made | ({"failed": "; ".join(failed.values())} if failed else {})
@@ -66,11 +71,11 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}, {platform.system()}"
 
 
-def _costs(results: Results, tasks: Sequence[Task]) -> Grid:
+def _costs(store: Store, tasks: Sequence[Task]) -> Grid:
     """Seconds of all tasks, by what they do; a task that served several tables counts once."""
     totals: dict[str, list[float]] = {}
     for task in tasks:
-        about: dict[str, Any] | None = results.store.about(task)
+        about: dict[str, Any] | None = store.about(task)
         if about is not None:
             name = f"training {task.method}" if isinstance(task, Trained) else _kind(task)
             totals.setdefault(name, []).append(float(about["seconds"]))

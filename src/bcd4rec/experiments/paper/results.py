@@ -11,6 +11,7 @@ import polars as pl
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
 from bcd4rec.experiments.grid import Store
+from bcd4rec.experiments.paper.domains import DOMAINS
 from bcd4rec.experiments.paper.studies import Laboratory, Run, World
 from bcd4rec.experiments.tasks.learners import Trained
 from bcd4rec.experiments.tasks.meetings import Met
@@ -65,16 +66,27 @@ class Meetings:
 
 @dataclass(frozen=True)
 class Results:
-    """Reads what is in the store; a run that failed or was not made is absent."""
+    """What a study reads from the store; a run that failed or was not made is absent."""
 
     lab: Laboratory
     store: Store
+    study: str
+
+    @property
+    def seeds(self) -> range:
+        return self.lab.seeds_of(self.study)
+
+    def again(self) -> list[str]:
+        """How to run the study again."""
+        options = f" --seeds {self.lab.sizes.seeds}" + (" --quick" if self.lab.quick else "")
+        some = f" --domains {','.join(self.lab.domains)}" if set(self.lab.domains) != set(DOMAINS) else ""
+        return [f"bcd4rec reproduce {self.study}{options}{some}"]
 
     def met(self, run: Run, world: World = "learned") -> Meetings | None:
-        return self._meetings([self.lab.met(run, seed, world) for seed in self.lab.seed_range()])
+        return self._meetings([self.lab.met(run, seed, world) for seed in self.seeds])
 
     def baseline(self, name: str, domain: str, world: World = "learned") -> Meetings | None:
-        tasks = [self.lab.baseline(name, domain, seed, world) for seed in self.lab.seed_range()]
+        tasks = [self.lab.baseline(name, domain, seed, world) for seed in self.seeds]
         return self._meetings([task for task in tasks if task is not None])
 
     def _meetings(self, tasks: Sequence[Met]) -> Meetings | None:

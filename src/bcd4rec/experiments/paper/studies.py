@@ -53,6 +53,7 @@ class Study(Config):
     baselines: list[str] = Field(default_factory=list, description="Policies that need no training, and `online`.")
     logs: list[str] = Field(default_factory=list, description="Domains of which the log alone is needed.")
     distributions: bool = Field(default=False, description="Whether the agents' value distributions are wanted.")
+    seeds: int | None = Field(default=None, ge=1, description="At most so many runs of everything.")
     runs: list[Runs] = Field(default_factory=list)
 
 
@@ -109,8 +110,10 @@ class Laboratory:
         own = [run for block in found.runs for run in _expand(block.at(self.quick)) if self.present(run.domain)]
         return list(dict.fromkeys([*shared, *own]))
 
-    def seed_range(self) -> range:
-        return range(self.sizes.seeds)
+    def seeds_of(self, study: str) -> range:
+        """Grids of many runs do with fewer seeds than table 1."""
+        most = load().studies[study].seeds
+        return range(self.sizes.seeds if most is None else min(most, self.sizes.seeds))
 
     def log(self, run: Run, seed: int) -> AnyLog:
         return self.domain(run.domain).log(seed, **dict(run.log))
@@ -148,7 +151,7 @@ class Laboratory:
         found = load().studies[study]
         if found.same_as:
             yield from self.tasks(found.same_as)
-        for seed in self.seed_range():
+        for seed in self.seeds_of(study):
             yield from (self.domain(name).log(seed) for name in found.logs if self.present(name))
             runs = self.runs(study)
             for run in runs:

@@ -30,7 +30,7 @@ def points(results: Results, domain: str, method: str, study: str = "table5") ->
     for run in results.lab.runs(study):
         if (run.domain, run.method) != (domain, method):
             continue
-        for seed in results.lab.seed_range():
+        for seed in results.seeds:
             task = results.lab.met(run, seed)
             if not results.store.has(task):
                 continue

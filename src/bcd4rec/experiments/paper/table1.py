@@ -59,17 +59,17 @@ def finding(results: Results) -> Finding:
         "table1",
         "Table 1: all methods against the log's policy and the best there is",
         prose=[
-            f"Every policy met {sizes.users:,} fresh users in each of {sizes.seeds} "
-            f"{'run' if sizes.seeds == 1 else 'runs'}; a run has its own log, its own training and its own users. "
-            "Figures are means ± standard deviations over runs; brackets are 95 % intervals over all sessions, runs "
-            "pooled. The gap is the share of the way from the log's policy to the oracle, which sees into the users.",
+            f"Every policy met {sizes.users:,} fresh users in each of {len(results.seeds)} "
+            f"{'run' if len(results.seeds) == 1 else 'runs'}; a run has its own log, training and users. Figures "
+            "are means ± standard deviations over runs; brackets are 95 % intervals over all sessions, runs pooled. "
+            " The gap is the share of the way from the log's policy to the oracle, which sees into the users.",
             "Rules of the slates on RecSim, the same for everybody: items of a slate that was just skipped are kept "
             "out once, and items like those above them in a slate lose (λ = 1). On DN and trivago one item is shown "
             "at a time.",
         ],
         grids=[_overview(columns), *(_grid(column) for column in columns)],
         claims=_claims(columns),
-        commands=[_command(results)],
+        commands=results.again(),
     )
 
 
@@ -103,11 +103,12 @@ def _overview(columns: list[Column]) -> Grid:
         for column in columns:
             row += [entry(column.everyone.get(name), column.is_best(name)), number(column.printed(name)[0])]
         rows.append(row)
-    heads = [head for column in columns for head in (f"{column.title}: {column.rate} %", "paper")]
+    heads = [head for column in columns for head in (f"{column.rate} %", "paper")]
     note = "Bold is the best of the methods that learn from the log."
     if any(printed.column(column.title) == "DN" for column in columns):
         note += " Logs of lists stand beside the paper's DN, with learned users and, where they are known, true ones."
-    return Grid("Rates beside the paper's", ["method", *heads], rows, note)
+    spans = [(column.title, 2) for column in columns]
+    return Grid("Rates beside the paper's", ["method", *heads], rows, note, spans)
 
 
 def _grid(column: Column) -> Grid:
@@ -234,9 +235,3 @@ def _pairs(columns: list[Column], text: str, pairs: list[tuple[str, str]]) -> Cl
         if told:
             evidence.append(f"{column.title}: {'; '.join(told)}")
     return claim(text, cases, evidence)
-
-
-def _command(results: Results) -> str:
-    lab = results.lab
-    quick = " --quick" if lab.quick else ""
-    return f"bcd4rec reproduce table1 --seeds {lab.sizes.seeds}{quick} --domains {','.join(lab.domains)}"

@@ -18,7 +18,7 @@ def finding(results: Results) -> Finding:
         "Table 2: the variants of agents",
         prose=["One implementation; the named agents differ in the head and in β, and in nothing else."],
         grids=[Grid("Variants", columns, rows)],
-        commands=["bcd4rec reproduce table2"],
+        commands=results.again(),
     )
 
 

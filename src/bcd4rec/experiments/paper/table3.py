@@ -32,7 +32,7 @@ def finding(results: Results) -> Finding:
             "tested on fresh users."
         ],
         grids=[Grid("Sizes", [*columns, "categories", "written by"], rows)],
-        commands=["bcd4rec reproduce table3"],
+        commands=results.again(),
     )
 
 

@@ -28,7 +28,7 @@ def finding(results: Results) -> Finding:
             *(_grid(results, domain) for domain in sweep.domains(results)),
             *(_rates(results, domain) for domain in sweep.domains(results)),
         ],
-        commands=["bcd4rec reproduce table4", "bcd4rec tune bcd4rec DATASET --by q_bar --out tuned/"],
+        commands=[*results.again(), "bcd4rec tune bcd4rec DATASET --by q_bar --out tuned/"],
     )
 
 

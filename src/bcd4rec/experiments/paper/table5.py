@@ -21,7 +21,7 @@ def finding(results: Results) -> Finding:
         ],
         grids=[_grid(results, domain, methods) for domain, methods in found.items()],
         claims=[_claim(results, found)],
-        commands=["bcd4rec reproduce table5"],
+        commands=results.again(),
     )
 
 

@@ -18,7 +18,7 @@ def distributions(results: Results) -> list[dict[str, Any]]:
     """What was found with each seed."""
     lab = results.lab
     runs = lab.runs("table6")
-    tasks = [lab.distributions(DOMAIN, runs, seed) for seed in lab.seed_range()] if runs else []
+    tasks = [lab.distributions(DOMAIN, runs, seed) for seed in results.seeds] if runs else []
     return [read_json(results.store.path(task) / "distributions.json") for task in tasks if results.store.has(task)]
 
 
@@ -36,7 +36,7 @@ def finding(results: Results) -> Finding:
         ],
         grids=[_grid(found, unit) for unit in UNITS] if found else [],
         claims=[_claim(found)] if found else [],
-        commands=["bcd4rec reproduce table6"],
+        commands=results.again(),
     )
 
 

@@ -11,7 +11,10 @@ ABSENT = "–"
 
 def number(value: float | None, decimals: int = 1) -> str:
     """With a real minus sign; an absent value is a dash."""
-    return ABSENT if value is None else f"{value:.{decimals}f}".replace("-", "−")
+    if value is None:
+        return ABSENT
+    text = f"{value:.{decimals}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def spread(found: Meetings, name: str = "rate") -> str:
