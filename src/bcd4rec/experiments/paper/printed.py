@@ -82,10 +82,10 @@ TABLE1: dict[str, dict[str, tuple[float, float]]] = {
     },
 }
 
-# The data table: train sessions, train tuples, test sessions, items, responses, target.
+# The data table: train sessions, train tuples, test sessions, items, responses, target, categories.
 DATA = {
-    "DN": ("4,843", "70 k", "1,436", "6,666", "skip, click, buy", "buy"),
-    "RecSim": ("2,000", "30 k", "200", "200", "skip, click", "click"),
+    "DN": ("4,843", "70 k", "1,436", "6,666", "skip, click, buy", "buy", "825"),
+    "RecSim": ("2,000", "30 k", "200", "200", "skip, click", "click", "20"),
 }
 
 # Selected by Q̄: DN, RecSim.

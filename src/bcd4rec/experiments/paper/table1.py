@@ -62,7 +62,7 @@ def finding(results: Results) -> Finding:
             f"Every policy met {sizes.users:,} fresh users in each of {len(results.seeds)} "
             f"{'run' if len(results.seeds) == 1 else 'runs'}; a run has its own log, training and users. Figures "
             "are means ± standard deviations over runs; brackets are 95 % intervals over all sessions, runs pooled. "
-            " The gap is the share of the way from the log's policy to the oracle, which sees into the users.",
+            "The gap is the share of the way from the log's policy to the oracle, which sees into the users.",
             "Rules of the slates on RecSim, the same for everybody: items of a slate that was just skipped are kept "
             "out once, and items like those above them in a slate lose (λ = 1). On DN and trivago one item is shown "
             "at a time.",

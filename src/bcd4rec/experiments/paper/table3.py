@@ -21,7 +21,7 @@ def finding(results: Results) -> Finding:
         log = domain.log(SEED)
         if results.store.has(log):
             rows.append([domain.title, *_counts(results, log)])
-    rows += [[f"the paper's {name}", *values, "", ""] for name, values in printed.DATA.items()]
+    rows += [[f"the paper's {name}", *values, ""] for name, values in printed.DATA.items()]
     columns = ["log", "train sessions", "train tuples", "test sessions", "items", "responses", "target"]
     return Finding(
         "table3",
@@ -52,7 +52,7 @@ def _counts(results: Results, log: AnyLog) -> list[str]:
         f"{counts['items']:,}",
         ", ".join(f"{name} {count:,}" for name, count in counts["responses"].items()),
         str(responses["target"]),
-        f"{counts['categories']:,}" if counts["categories"] and not isinstance(log, RecSimLog) else "",
+        f"{counts['categories']:,}",
         _author(results, log),
     ]
 
