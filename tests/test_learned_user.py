@@ -28,7 +28,7 @@ from bcd4rec.experiments.comparison import compare, contestant
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.results import read_results, session_table
 from bcd4rec.experiments.users import HELD_OUT, FittedUser, fit_user
-from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.models.learned_user import LearnedUser, SessionShapes
 from bcd4rec.policies import bundle
 from bcd4rec.sim.environment import EnvironmentOptions
 from bcd4rec.sim.learned import Learned, LearnedConfig, learned
@@ -125,17 +125,69 @@ def test_the_bundle_comes_back_the_same(fitted: FittedUser, saved: Path, dataset
     assert metrics["calibration"][HELD_OUT]["responses"]["buy"]["reliability"]
 
 
-def test_the_sessions_played_are_those_of_the_test_period(fitted: FittedUser, dataset: Dataset) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_the_sessions_played_are_those_of_the_test_period(fitted: FittedUser, dataset: Dataset, again: bool) -> None:
     rows = dataset.transitions("test")
     expected = []
     for session in sorted(set(rows.session.tolist())):
-        places = np.flatnonzero(rows.session == session)
-        first = next((place for place in places if rows.response[place] > 0), None)
-        if first is not None and first < places[-1]:
-            expected.append((int(rows.action[first]), int(places[-1] - first)))
+        shown = [place for place in range(len(rows)) if rows.session[place] == session]
+        liked = [place for place in shown if rows.response[place] > 0]
+        if liked:
+            first = int(rows.action[liked[0]])
+            later = [int(rows.action[place]) for place in shown if rows.step[place] > rows.step[liked[0]]]
+            later = list(dict.fromkeys(item for item in later if again or item != first))
+            expected += [(first, later)] if later else []
     shapes = fitted.user.shapes
-    assert list(zip(shapes.first.tolist(), shapes.after.tolist(), strict=True)) == expected
+    found = shapes.sequels(liked=True, again=again)
+    parts = np.split(found.items, found.offsets[1:-1])
+    assert list(zip(shapes.first[found.sessions].tolist(), (one.tolist() for one in parts), strict=True)) == expected
     assert sorted(shapes.shown.tolist()) == sorted(np.unique(rows.session, return_counts=True)[1].tolist())
+
+
+def test_what_follows_a_slate_is_what_later_slates_showed() -> None:
+    """Two sessions of which only one goes on: 5 and 3 come back, and 5 stands behind the liked 2 in its own slate."""
+    shapes = SessionShapes(
+        items=np.array([2, 5, 3, 5, 2, 3, 4, 1], np.int32),
+        shown=np.array([6, 2], np.int32),
+        first=np.array([2, PAD], np.int32),
+        later=np.array([4, 0], np.int32),
+    )
+    found = shapes.sequels(liked=True, again=True)
+    assert (found.sessions.tolist(), found.items.tolist(), found.offsets.tolist()) == ([0], [3, 5, 2], [0, 3])
+    assert shapes.sequels(liked=True, again=False).items.tolist() == [3, 5]
+    assert shapes.sequels(liked=False, again=False).items.tolist() == [2, 5, 3, 4, 1]
+
+
+@pytest.mark.parametrize("slate_size", [1, 2])
+def test_behaviour_shows_the_lists_of_the_log(fitted: FittedUser, slate_size: int) -> None:
+    env = Learned(fitted.user, LearnedConfig(unavailable="recommended", most=3, slate_size=slate_size))
+    player = contestant("behaviour", env, None, 0)
+    shown = rollout(env, player.policy, 60, 4, player.rules(RolloutConfig()))
+    sequels = fitted.user.shapes.sequels(liked=True, again=True)
+    lists = np.split(sequels.items, sequels.offsets[1:-1])
+    lengths = set()
+    for (user,), part in shown.partition_by("session_id", as_dict=True, maintain_order=True).items():
+        expected = lists[env._which[int(str(user))]].tolist()
+        steps = -(-min(len(expected), 3) // slate_size)  # whole slates, and no more items than the list has
+        assert part["item_id"].to_list() == expected[: steps * slate_size]
+        lengths.add(len(part))
+    assert len(lengths) > 1
+    others = contestant("random", env, None, 0)
+    log = rollout(env, others.policy, 60, 4, others.rules(RolloutConfig()))
+    assert log["session_id"].unique().equals(shown["session_id"].unique())
+
+
+def test_what_a_session_opened_with_may_come_back_once(fitted: FittedUser) -> None:
+    env = Learned(fitted.user, LearnedConfig(unavailable="recommended"))
+    env.reset(300, 0)
+    opened = env.openings()
+    assert env.step(opened).responses.any()
+    assert not env.step(opened).responses.any()
+    log = with_openings(rollout(env, contestant("oracle", env, None, 0).policy, 200, 0), env)
+    first = log.filter(pl.col("step") == 0).select("session_id", first="item_id")
+    shown = log.filter(pl.col("step") > 0).join(first, on="session_id")
+    assert (shown["item_id"] == shown["first"]).any()
+    assert shown.select("session_id", "item_id").is_duplicated().sum() == 0
 
 
 @pytest.mark.parametrize("slate_size", [1, 3])

@@ -9,9 +9,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.preparing import PrepareConfig, prepare
+from bcd4rec.data.schema import Log
+from bcd4rec.data.splits import SplitConfig
+from bcd4rec.data.transitions import TransitionConfig
+from bcd4rec.errors import InputError
+from bcd4rec.experiments.comparison import contestant
+from bcd4rec.experiments.online import OnlineConfig, learn_online, logged_rows
+from bcd4rec.sim.interest_evolution import InterestEvolution, preset
+from bcd4rec.sim.rollout import RolloutConfig, rollout
 
 QUICK = {"updates": 150, "batch_size": 256}
 RULES = RolloutConfig(after_skip="exclude", skips=20, diversity=1.0)
@@ -21,6 +28,8 @@ def test_exploration_falls_from_one() -> None:
     config = OnlineConfig(rounds=4, last_epsilon=0.1)
     assert [config.epsilon(number) for number in range(4)] == pytest.approx([1.0, 0.7, 0.4, 0.1])
     assert OnlineConfig(rounds=1, last_epsilon=0.1).epsilon(0) == 1.0
+    config = OnlineConfig(rounds=3, first_epsilon=0.3, last_epsilon=0.1)
+    assert [config.epsilon(number) for number in range(3)] == pytest.approx([0.3, 0.2, 0.1])
 
 
 def test_rounds_get_better_and_repeat_to_the_bit() -> None:
@@ -33,6 +42,56 @@ def test_rounds_get_better_and_repeat_to_the_bit() -> None:
     assert found[2].dataset.manifest["counts"]["sessions"] == 750
     ids = pl.concat([one.log for one in found])["session_id"]
     assert ids.n_unique() == 750
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Dataset:
+    """What 300 users said to random slates of every other item."""
+    env = InterestEvolution()
+    player = contestant("random", env, None, 0)
+    log = rollout(env, player.policy, 300, 1, player.rules(RULES.model_copy(update={"diversity": 0.0})))
+    log.write_parquet(tmp_path / "log.parquet")
+    history = TransitionConfig(history="all", skips=RULES.skips)
+    config = PrepareConfig(transitions=history, split=SplitConfig(validation=0.2))
+    prepare(Log(tmp_path / "log.parquet"), env.responses, config, tmp_path / "dataset", 0)
+    return Dataset.load(tmp_path / "dataset")
+
+
+def test_the_log_of_a_data_set_is_its_train_split(known: Dataset) -> None:
+    env = InterestEvolution()
+    rows, found = known.transitions("train"), logged_rows(known, env)
+    assert found["item_id"].to_list() == known.vocabulary.ids.gather(rows.action).to_list()
+    assert found["response"].to_list() == [known.responses.names[code] for code in rows.response]
+    assert found["session_id"].n_unique() == 240
+    assert found["propensity"].to_numpy() == pytest.approx(rows.propensity)
+    assert env.categories is not None
+    assert found["category"].to_list() == [env.categories[item] for item in found["item_id"]]
+    for part in found.partition_by("session_id", "step")[:50]:
+        assert part["position"].to_list() == list(range(len(part)))
+
+
+def test_it_goes_on_from_a_log(known: Dataset) -> None:
+    env, config = InterestEvolution(), OnlineConfig(rounds=2, users=120, first_epsilon=0.2, last_epsilon=0.0)
+    found = list(learn_online(env, config, QUICK, RULES, seed=0, known=known))
+    assert [one.epsilon for one in found] == [0.2, 0.0]
+    assert found[0].rate > 68  # random slates have 64, with a standard deviation of about 1
+    assert found[1].dataset.manifest["counts"]["sessions"] == 240 + 2 * 120
+    again = list(learn_online(env, config, QUICK, RULES, seed=0, known=known))
+    assert found[1].log.equals(again[1].log)
+
+
+def test_a_log_of_other_items_is_refused(known: Dataset) -> None:
+    small = InterestEvolution(preset("paper").model_copy(update={"items": 40}))
+    with pytest.raises(InputError, match="does not know 160 of the data set's 200 items"):
+        logged_rows(known, small)
+
+
+def test_a_user_is_no_method_and_not_listed_as_one(tmp_path: Path) -> None:
+    done = run("online", "--method", "user", "--rounds", 1, "--users", 5, "--out", tmp_path / "online")
+    assert done.returncode == 2
+    assert "Unknown method 'user'; known are" in done.stderr
+    assert "user," not in done.stderr
+    assert ", user." not in done.stderr
 
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":

@@ -43,7 +43,7 @@ def random_model(category: bool = True) -> ResponseModel:
     similar = np.random.default_rng(0).standard_normal((ITEMS, SIMILAR)).astype(np.float32)
     model = ResponseModel(similar, CATEGORIES, RESPONSES, ResponseShape(width=WIDTH, category=category)).eval()
     with torch.no_grad():
-        for parameter in (model.item_bias, model.bias, model.matching):
+        for parameter in (model.item_bias, model.bias, model.matching, model.returning):
             parameter.copy_(torch.randn_like(parameter))
         model.mixing.copy_(torch.randn(RESPONSES - 1, RESPONSES - 1))
         model.shift.copy_(torch.tensor([0.3, -0.2, 0.1]))
@@ -62,6 +62,8 @@ def plain(model: ResponseModel, history: list[int], item: int) -> list[float]:
         value += float(model.bias[answer]) + float(model.item_bias[item, answer])
         for place, feature in enumerate(plain_match(model, history, item)):
             value += feature * float(model.matching[place, answer])
+        value += (item in history) * float(model.returning[0, answer])
+        value += (history[-1:] == [item]) * float(model.returning[1, answer])
         logits.append(value)
     scaled = [0.0]
     for answer in range(RESPONSES - 1):

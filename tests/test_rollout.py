@@ -130,12 +130,11 @@ def by_request(log: pl.DataFrame, column: str = "item_id") -> pl.DataFrame:
 
 
 def check_states(seen: list[States], loop: Plain) -> None:
-    """A policy without exploration is asked about those who are still there, in their order; else about everybody."""
+    """A policy is asked about those who are still there, in their order."""
     for (user, step), expected in loop.states.items():
         there = [one for one, length in enumerate(loop.env.lengths) if length > step]
-        assert len(seen[step]) in (len(there), len(loop.env.lengths))
-        row = there.index(user) if len(seen[step]) == len(there) else user
-        assert content(seen[step], row) == expected
+        assert len(seen[step]) == len(there)
+        assert content(seen[step], there.index(user)) == expected
 
 
 RULES = [
@@ -271,9 +270,9 @@ def test_prepare_finds_the_states_that_the_policy_saw(config, after_skip, unavai
     found = dataset.frame.select("session", "step", "state", "action", "response", "propensity").rows()
     assert len(found) == len(log)
     for session, step, state, _, _, _ in found:
-        user = sessions[session]
-        assert original(dataset.states.positives[state]) == policy.seen[step].positives[user].tolist()
-        assert original(dataset.states.skips[state]) == policy.seen[step].skips[user].tolist()
+        row = int((env.lengths[: sessions[session]] > step).sum())  # the policy is asked about those still there
+        assert original(dataset.states.positives[state]) == policy.seen[step].positives[row].tolist()
+        assert original(dataset.states.skips[state]) == policy.seen[step].skips[row].tolist()
     played = [(sessions[one[0]], one[1], int(number[one[3]]), DIGINETICA.names[one[4]]) for one in found]
     assert sorted(played) == sorted(log.select("session_id", "step", "item_id", "response").rows())
     by_hand = {
@@ -357,3 +356,46 @@ def test_recsim_takes_a_preset_and_nothing_else():
         recsim(EnvironmentOptions(model=Path("model")))
     with pytest.raises(InputError, match="Unknown preset 'papre'"):
         recsim(EnvironmentOptions(preset="papre"))
+
+
+class Searched(Scripted):
+    """Scripted users who have clicked an item before; every third one has not."""
+
+    def reset(self, users: int, seed: int) -> None:
+        super().reset(users, seed)
+        first = generator(seed, "first").integers(ITEMS, size=(users, 1)).astype(np.int32)
+        self.first = np.where(np.arange(users)[:, None] % 3 == 2, PAD, first).astype(np.int32)
+
+    def openings(self) -> IntArray:
+        return self.first
+
+
+@pytest.mark.parametrize("exploration", [Exploration(), EPSILON, RANDOM, Exploration(kind="softmax")])
+@pytest.mark.parametrize("oracle", [False, True])
+def test_candidates_are_of_the_category_that_was_clicked_first(exploration, oracle):
+    categories = np.array([0, 1, 2, 3] * 3 + [-1], np.int32)
+    env = Searched("recommended", categories)
+    policy = Oracle(env) if oracle else Watching()
+    log = rollout(env, policy, USERS, 3, RolloutConfig(candidates="category", exploration=exploration))
+    free = set()
+    for user, shown in log.group_by("session_id").agg("item_id").iter_rows():
+        first = int(env.first[user, 0])
+        if first == PAD:
+            free |= {int(categories[item]) for item in shown}
+        elif categories[first] >= 0:
+            assert {int(categories[item]) for item in shown} == {int(categories[first])}
+            assert len(shown) == len(set(shown)) <= 3  # of three items each once
+    assert free == {-1, 0, 1, 2, 3}
+
+
+def test_candidates_by_category_need_categories():
+    with pytest.raises(InputError, match="need items with categories"):
+        rollout(Scripted(), Watching(), USERS, 0, RolloutConfig(candidates="category"))
+
+
+@pytest.mark.parametrize("kind", ["epsilon", "softmax"])
+def test_exploring_policies_are_asked_about_those_who_are_there(kind):
+    env, policy = Scripted(), Watching()
+    rollout(env, policy, USERS, 2, RolloutConfig(exploration=Exploration(kind=kind, epsilon=0.4)))
+    assert [len(one) for one in policy.seen] == [(env.lengths > step).sum() for step in range(len(policy.seen))]
+    assert len(policy.seen[-1]) < USERS

@@ -1,5 +1,6 @@
 """Methods that learned from one period of a log against users learned from an earlier one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.summary import Evaluation
 from bcd4rec.experiments import second_domain as domain
 from bcd4rec.experiments.online import OnlineConfig
+from bcd4rec.sim.rollout import RolloutConfig
 from test_learned_user import SETTINGS, SPLIT, log
 
 NONE = Interval(0.0, 0.0, 0.0)
@@ -66,7 +68,7 @@ def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch
     monkeypatch.setattr(domain, "SCHEDULE", {"updates": 200, "batch_size": 64, "learning_rate": 5e-3, "dimension": 24})
     fit_user = domain.fit_user
     monkeypatch.setattr(domain, "fit_user", lambda data, settings, seed, tick: fit_user(data, SETTINGS, seed, tick))
-    rounds = OnlineConfig(rounds=2, users=60)
+    rounds = OnlineConfig(rounds=2, users=60, first_epsilon=0.3)
     user = domain.learned_user(dataset, tmp_path / "user", 0)
     folders = domain.policies(dataset, user, tmp_path / "policies", rounds, 0)
     assert list(folders) == ["popular", "sknn", "bcd4rec", "online"]
@@ -79,12 +81,33 @@ def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch
     again = domain.learned_user(dataset, tmp_path / "user", 0)
     assert domain.policies(dataset, again, tmp_path / "policies", rounds, 0) == folders
     met = domain.meet(user, folders, 150, 0)
-    assert list(met) == ["random", *folders, "oracle"]
+    assert list(met) == ["random", *folders, "oracle", "behaviour"]
     rates = {name: one.evaluation.rate.value for name, one in met.items()}
     assert rates["oracle"] > rates["random"] + 5
     assert met["bcd4rec"].category_accuracy is not None
     assert met["bcd4rec"].category_accuracy > 2 * 100 / 5  # of five categories
     assert np.isfinite(domain.rank_correlation(met, met))
+    narrow = domain.meet(user, {}, 150, 0, rules=RolloutConfig(candidates="category"))
+    assert narrow["random"].category_accuracy == 100
+    assert narrow["random"].evaluation.rate.value > rates["random"] + 5
+    assert narrow["behaviour"].evaluation == met["behaviour"].evaluation  # the log's lists are what they are
+    found = domain.told(met, 0)
+    assert found["behaviour"]["difference"] is None
+    for name in ("random", "oracle"):
+        assert found[name]["difference"] == pytest.approx(rates[name] - rates["behaviour"])
+    assert found["oracle"]["difference_low"] > 0
     told = {"rate": "br", "users": 150, "logged": {"value": 4.0}, "true": {}, "rank_correlation": None}
-    table = _table(told | {"learned": {name: one.to_json() for name, one in met.items()}})
+    table = _table(told | {"candidates": "all", "learned": found})
     assert table.row_count == len(met)
+
+
+def test_differences_go_session_by_session() -> None:
+    """By chance alone both rates vary by many points; what one session says of both policies does not."""
+    steps = np.full(40, 10)
+    targets = np.arange(40) % 9
+    one, other = (
+        pl.DataFrame({"session_id": np.arange(40), "steps": steps, "targets": targets + more}) for more in (1, 0)
+    )
+    rows = {"a": replace(row(1), sessions=one), "behaviour": replace(row(0), sessions=other), "b": row(2)}
+    assert domain.differences(rows, 0) == {"a": pytest.approx((10.0, 10.0, 10.0))}
+    assert domain.differences({"a": rows["a"]}, 0) == {}

@@ -70,7 +70,7 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages; learned: "
-        "settings such as slate_size=3,start=empty,shown=20.",
+        "settings such as slate_size=3,start=empty,shown=20,most=5.",
     ),
 ]
 Model = Annotated[
@@ -82,6 +82,13 @@ DataSet = Annotated[
 ]
 AfterSkip = Annotated[
     str, typer.Option("--after-skip", help="After a skipped slate: repeat the ranking, or exclude its items once.")
+]
+Candidates = Annotated[
+    str,
+    typer.Option(
+        "--candidates",
+        help="What may be recommended: all items, or those of the category of what the user clicked first (category).",
+    ),
 ]
 
 Diversity = Annotated[

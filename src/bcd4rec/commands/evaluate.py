@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import AfterSkip, DataSet, Diversity, Env, Force, Json, Model, Preset, Seed, Users
+from bcd4rec.commands._options import (
+    AfterSkip,
+    Candidates,
+    DataSet,
+    Diversity,
+    Env,
+    Force,
+    Json,
+    Model,
+    Preset,
+    Seed,
+    Users,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +44,7 @@ def evaluate(
     users: Users = 2000,
     after_skip: AfterSkip = "repeat",
     diversity: Diversity = 0.0,
+    candidates: Candidates = "all",
     behaviour: Annotated[str, typer.Option(help="The policy at the low end of the gap.")] = "random",
     online: Annotated[str, typer.Option(help="The policy at the high end of the gap.")] = "oracle",
     report: Annotated[Path | None, typer.Option(help="Also write one self-contained HTML page here.")] = None,
@@ -55,7 +68,7 @@ def evaluate(
     for path in (report, sessions):
         if path is not None:
             refuse_existing(path, force)
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
+    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "candidates": candidates}, OPTIONS)
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
     names = policies or ["random", "popular", "oracle"]
@@ -70,14 +83,14 @@ def evaluate(
         shown = {"env": env, "preset": preset, "users": users, "seed": seed} | rules.model_dump(mode="json")
         emit_json(shown | {"policies": [one.to_json() for one in found.evaluations]})
     else:
-        show(table(found.evaluations, f"{env}, {users:,} users. {rules_note(after_skip, diversity)}"))
+        show(table(found.evaluations, f"{env}, {users:,} users. {rules_note(after_skip, diversity, candidates)}"))
     if report is not None:
         from bcd4rec.report.comparison import write_report
 
         where = f"--env {env}" + (f" --preset {preset}" if preset else "")
         where += f" --model {shlex.quote(str(model))}" if model else ""
         where += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
-        how = f"--users {users} --after-skip {after_skip} --diversity {diversity:g} --seed {seed}"
+        how = f"--users {users} --after-skip {after_skip} --diversity {diversity:g} --candidates {candidates}"
         write_report(
             report,
             f"Policies on {env}",
@@ -85,8 +98,8 @@ def evaluate(
             found.evaluations,
             found.curves,
             {"environment": f"{env} {preset or ''}".strip(), "users": f"{users:,}", "seed": str(seed)},
-            [f"bcd4rec evaluate {shlex.join(names)} {where} {how}"],
-            note=rules_note(after_skip, diversity),
+            [f"bcd4rec evaluate {shlex.join(names)} {where} {how} --seed {seed}"],
+            note=rules_note(after_skip, diversity, candidates),
             force=force,
         )
         say(f"The report is in {report}.")
@@ -112,8 +125,9 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
     return shown
 
 
-def rules_note(after_skip: str, diversity: float) -> str:
+def rules_note(after_skip: str, diversity: float, candidates: str = "all") -> str:
     """The rules of a comparison in words, for its table."""
     after = {"repeat": "the ranking is shown again", "exclude": "its items are left out of the next"}[after_skip]
     alike = f", items like those above lose (λ = {diversity:g})" if diversity else ""
-    return f"Slates of the best items by score{alike}; after a skipped slate {after}."
+    among = " of the category that was clicked first" if candidates == "category" else ""
+    return f"Slates of the best items{among} by score{alike}; after a skipped slate {after}."

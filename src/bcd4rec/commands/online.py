@@ -25,7 +25,16 @@ def online(
     method: Annotated[str, typer.Option(help="Which agent learns.")] = "iqn",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of users; the agent learns anew after each.")] = 5,
     users: Annotated[int, typer.Option(min=1, help="Fresh users of a round.")] = 1000,
-    last_epsilon: Annotated[float, typer.Option(min=0.0, max=1.0, help="ε of the last round; the first has 1.")] = 0.1,
+    first_epsilon: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="ε of the first round; at 1 all is random.")
+    ] = 1.0,
+    last_epsilon: Annotated[float, typer.Option(min=0.0, max=1.0, help="ε of the last round.")] = 0.1,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            help="Begin with the train split of this data set and the agent that it teaches; see --first-epsilon."
+        ),
+    ] = None,
     skips: Annotated[int, typer.Option(min=0, help="S: how many skipped items a state holds; 0 for none.")] = 40,
     after_skip: AfterSkip = "repeat",
     diversity: Diversity = 0.0,
@@ -44,6 +53,7 @@ def online(
     from bcd4rec.commands._options import make_environment
     from bcd4rec.config import OPTIONS, parse_settings
     from bcd4rec.console import emit_json, progress, say, show
+    from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
     from bcd4rec.experiments.online import OnlineConfig, learn_online
     from bcd4rec.sim.rollout import RolloutConfig
@@ -51,13 +61,13 @@ def online(
     for path in (out, logs):
         if path is not None:
             refuse_existing(path, force)
-    config = OnlineConfig.parse(
-        {"method": method, "rounds": rounds, "users": users, "last_epsilon": last_epsilon}, OPTIONS
-    )
+    given = {"method": method, "rounds": rounds, "users": users}
+    config = OnlineConfig.parse(given | {"first_epsilon": first_epsilon, "last_epsilon": last_epsilon}, OPTIONS)
     rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "skips": skips}, OPTIONS)
     environment = make_environment(env, preset, model)
+    known = Dataset.load(dataset) if dataset is not None else None
     with progress() as tick:
-        found = list(learn_online(environment, config, parse_settings(settings), rules, seed, tick))
+        found = list(learn_online(environment, config, parse_settings(settings), rules, seed, tick, known))
     with atomic_directory(out, force) as folder:
         found[-1].fitted.save(found[-1].dataset, folder)
     if logs is not None:

@@ -74,8 +74,7 @@ def fit(
     if method in agents():
         return _fit_agent(method, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared)
     if method not in BASELINES:
-        known = ", ".join([*agents(), *BASELINES, "user"])
-        raise InputError(f"Unknown method {method!r}; known are {known}.")
+        raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
     config = BASELINES[method].parse(settings or {}, f"{method} --set")
     policy = config.fit(dataset.sequences("train"), dataset.n_items, seed)
     return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json")})

@@ -1,7 +1,8 @@
 """What an agent reaches that may try things on users: the upper line of the tables, and the source of better logs.
 
-Users come in rounds. In each the policy so far recommends to fresh users with ε-greedy exploration, ε falling from 1;
-the log of the round joins the earlier ones, and the agent learns anew from all of them.
+Users come in rounds. In each the policy so far recommends to fresh users with ε-greedy exploration, ε falling; the log
+of the round joins the earlier ones, and the agent learns anew from all of them. It begins with nothing and random
+recommendations, or with a data set and what that taught it.
 """
 
 import tempfile
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from pydantic import Field
 
@@ -19,7 +21,9 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.schema import Log
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.splits import SplitConfig
+from bcd4rec.data.states import FloatArray
 from bcd4rec.data.transitions import TransitionConfig
+from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.experiments.comparison import Contestant, contestant, slate_vectors
 from bcd4rec.experiments.fitting import Fitted, fit
@@ -27,7 +31,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import RolloutConfig, as_log, rollout, with_ids, with_openings
 
 
 class OnlineConfig(Config):
@@ -36,11 +40,12 @@ class OnlineConfig(Config):
     method: str = Field(default="iqn", description="Which agent learns.")
     rounds: int = Field(default=5, ge=1, description="How many rounds of users.")
     users: int = Field(default=1000, ge=1, description="Users of a round.")
+    first_epsilon: float = Field(default=1.0, ge=0, le=1, description="ε of the first round; at 1 all is random.")
     last_epsilon: float = Field(default=0.1, ge=0, le=1, description="ε of the last round; it falls to it linearly.")
 
     def epsilon(self, number: int) -> float:
-        """Of round `number`, counted from 0: everything is random at first."""
-        return 1.0 - (1.0 - self.last_epsilon) * number / max(self.rounds - 1, 1)
+        """Of round `number`, counted from 0."""
+        return self.first_epsilon - (self.first_epsilon - self.last_epsilon) * number / max(self.rounds - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,18 @@ def learn_online(
     rules: RolloutConfig,
     seed: int,
     tick: Tick = no_tick,
+    known: Dataset | None = None,
 ) -> Iterator[Round]:
-    """Round by round. Whoever stops early has what was learned so far."""
-    player, logs = contestant("random", environment, None, seed), list[pl.DataFrame]()
-    vectors = None
+    """Round by round. Whoever stops early has what was learned so far.
+
+    The train split of a `known` data set joins the logs of all rounds, and the agent that it taught plays the first.
+    """
+    player, vectors, logs = contestant("random", environment, None, seed), None, list[pl.DataFrame]()
+    if known is not None:
+        tick("learning from the log", 0.0)
+        player, vectors = _taught(fit(config.method, known, settings, seed), known, environment, config, rules)
+        logs.append(logged_rows(known, environment))
+    before = 0 if known is None else logs[0]["session_id"].n_unique()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(config.rounds):
             tick(f"round {number + 1} of {config.rounds}", number / config.rounds)
@@ -78,15 +91,48 @@ def learn_online(
             log = rollout(environment, player.policy, config.users, users, exploring, vectors=vectors)
             met = per_session(log, environment.responses)
             log = with_ids(with_openings(log, environment), environment)
-            log = log.with_columns(pl.col("session_id") + number * config.users)
+            log = log.with_columns(pl.col("session_id") + before + number * config.users)
             logs.append(log)
-            dataset = _prepared(pl.concat(logs), environment, rules, Path(folder) / str(number), seed)
+            joined = pl.concat(logs, how="diagonal")
+            dataset = _prepared(joined, environment, rules, Path(folder) / str(number), seed)
             fitted = fit(config.method, dataset, settings, seed)
             rate = 100.0 * float(met["targets"].sum()) / float(met["steps"].sum())
             yield Round(number, epsilon, rate, log, dataset, fitted)
-            policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
-            player = Contestant(config.method, policy, length=rules.length, skips=rules.skips)
-            vectors = slate_vectors(environment, dataset) if rules.diversity else None
+            player, vectors = _taught(fitted, dataset, environment, config, rules)
+
+
+def _taught(
+    fitted: Fitted, dataset: Dataset, environment: Environment, config: OnlineConfig, rules: RolloutConfig
+) -> tuple[Contestant, FloatArray | None]:
+    """Who plays the next round, and what makes its slates diverse."""
+    policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
+    player = Contestant(config.method, policy, length=rules.length, skips=rules.skips)
+    return player, slate_vectors(environment, dataset) if rules.diversity else None
+
+
+def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:
+    """The train split of a data set as the log of a rollout: its sessions are numbered from 0."""
+    rows = dataset.transitions("train")
+    places = catalogue(environment).positions_of(dataset.vocabulary)
+    if (unknown := np.flatnonzero(places < 0)).size:
+        raise InputError(
+            f"The environment does not know {unknown.size} of the data set's {len(places)} items, among them "
+            f"{dataset.vocabulary.id(int(unknown[0]))!r}; give the data set that its user was learned from."
+        )
+    if dataset.responses.names != environment.responses.names:
+        raise InputError(
+            f"The data set's responses are {', '.join(dataset.responses.names)}, the environment's "
+            f"{', '.join(environment.responses.names)}; give the data set that its user was learned from."
+        )
+    _, session = np.unique(rows.session, return_inverse=True)
+    shown = {"session_id": session, "step": rows.step, "item_id": places[rows.action], "response": rows.response}
+    table = pl.DataFrame(shown | {"propensity": rows.propensity}).with_columns(
+        pl.col("session_id", "item_id").cast(pl.Int64),
+        pl.col("step").cast(pl.Int32),
+        position=pl.int_range(pl.len(), dtype=pl.Int32).over("session_id", "step"),
+        propensity=pl.col("propensity").cast(pl.Float64).fill_nan(None),
+    )
+    return with_ids(as_log(table, environment), environment)
 
 
 def _prepared(log: pl.DataFrame, environment: Environment, rules: RolloutConfig, folder: Path, seed: int) -> Dataset:

@@ -18,24 +18,27 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.metrics import category_accuracy
-from bcd4rec.evaluation.statistics import RATE, interval
+from bcd4rec.evaluation.metrics import category_accuracy, per_session
+from bcd4rec.evaluation.statistics import RATE, Interval, difference, interval
 from bcd4rec.evaluation.summary import Evaluation, summarise
-from bcd4rec.experiments.comparison import Contestant, contestant
+from bcd4rec.experiments.comparison import BEHAVIOUR, ORACLE, RANDOM, Contestant, contestant
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.online import OnlineConfig, learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.seeding import stream_seed
-from bcd4rec.sim.environment import Environment
-from bcd4rec.sim.learned import Learned
+from bcd4rec.sim.environment import Environment, Logged
+from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 
 BASELINES = ("popular", "sknn", "vsknn", "stan", "item2vec", "gru4rec", "srgnn")
 AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
 ONLINE = "online"
+# Online learning goes on from the log, so that it need not find by chance what the log knows.
+ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
 # Thousands of items with a handful of clicks each: co-clicks alone say little, known categories say much.
 WITH_CATEGORIES: dict[str, Any] = {"pretraining": "categories", "encoder": "meanpool", "pooling": True}
+RULES = RolloutConfig()
 SCHEDULE: dict[str, Any] = {"learning_rate": 2e-3, "batch_size": 256, "updates": 600, "negatives": 1000}
 
 
@@ -56,30 +59,49 @@ def keep_to(folder: Path, run: dict[str, Any]) -> None:
         raise InputError(f"{folder} holds another run ({kept}), but this one is {run}; choose another --out.")
 
 
-def learned_user(dataset: Dataset, folder: Path, seed: int, tick: Tick = no_tick) -> Learned:
-    """The user of the earlier period, learned now or in an earlier run."""
+def learned_user(
+    dataset: Dataset,
+    folder: Path,
+    seed: int,
+    tick: Tick = no_tick,
+    settings: dict[str, Any] | None = None,
+    played: LearnedConfig | None = None,
+) -> Learned:
+    """The user of the earlier period, learned now or in an earlier run, with its sessions `played` so."""
     if not folder.is_dir():
-        found = fit_user(dataset, {}, seed, tick)
+        found = fit_user(dataset, settings or {}, seed, tick)
         with atomic_directory(folder) as partial:
             found.save(partial)
-    return Learned(LearnedUser.load(folder))
+    return Learned(LearnedUser.load(folder), played)
 
 
 def policies(
-    dataset: Dataset, user: Learned, folder: Path, rounds: OnlineConfig, seed: int, tick: Tick = no_tick
+    dataset: Dataset,
+    user: Learned,
+    folder: Path,
+    rounds: OnlineConfig,
+    seed: int,
+    tick: Tick = no_tick,
+    rules: RolloutConfig = RULES,
+    settings: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """The folder of every method's policy, learned now or in an earlier run."""
+    """The folder of every method's policy, learned now or in an earlier run.
+
+    `rules` are those of the evaluation, which online users obey, too; `settings` change the agents' recipe.
+    """
+    recipe = agent_settings(dataset) | (settings or {})
     names = [*BASELINES, *AGENTS, ONLINE]
     for number, name in enumerate(names):
         tick(f"learning {name}", number / len(names))
         if (folder / name).is_dir():
             continue
         if name == ONLINE:
-            rules = RolloutConfig(skips=dataset.states.skips.shape[1])
-            *_, last = learn_online(user, rounds, agent_settings(dataset), rules, seed)
+            seen = {"length": dataset.states.positives.shape[1], "skips": dataset.states.skips.shape[1]}
+            own = rules.model_copy(update=seen)
+            *_, last = learn_online(user, rounds, recipe, own, seed, known=dataset)
             fitted, data = last.fitted, last.dataset
         else:
-            fitted, data = fit(name, dataset, agent_settings(dataset) if name in AGENTS else {}, seed), dataset
+            fitted, data = fit(name, dataset, recipe if name in AGENTS else {}, seed), dataset
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_directory(folder / name) as partial:
             fitted.save(data, partial)
@@ -92,36 +114,64 @@ class Row:
 
     evaluation: Evaluation
     category_accuracy: float | None  # percent; None where items have no categories
+    sessions: pl.DataFrame | None = None  # `per_session` of what it showed
 
     def to_json(self) -> dict[str, Any]:
         return self.evaluation.to_json() | {"category_accuracy": self.category_accuracy}
 
 
 def meet(
-    environment: Environment, folders: Mapping[str, Path], users: int, seed: int, tick: Tick = no_tick
+    environment: Environment,
+    folders: Mapping[str, Path],
+    users: int,
+    seed: int,
+    tick: Tick = no_tick,
+    rules: RolloutConfig = RULES,
 ) -> dict[str, Row]:
     """Every policy on the same fresh users of `environment`, with its behaviour policy where it has one."""
     rows: dict[str, Row] = {}
-    for number, name in enumerate(["random", *folders, "oracle"]):
+    for number, name in enumerate([RANDOM, *folders, ORACLE]):
         tick(f"meeting users: {name}", number / (len(folders) + 2))
         player = contestant(str(folders.get(name, name)), environment, None, seed)
-        rows[name] = _row(name, player, environment, users, seed)
+        rows[name] = _row(name, player, environment, users, seed, rules)
+    if isinstance(environment, Logged):
+        rows[BEHAVIOUR] = behaviour(environment, users, seed, rules)
     return rows
 
 
-def behaviour(environment: Environment, users: int, seed: int) -> Row:
-    """The policy that writes the logs of an environment that has one."""
-    return _row("behaviour", contestant("behaviour", environment, None, seed), environment, users, seed)
+def behaviour(environment: Environment, users: int, seed: int, rules: RolloutConfig = RULES) -> Row:
+    """The policy that writes the logs of an environment that has one; for a learned user the log's own lists."""
+    return _row(BEHAVIOUR, contestant(BEHAVIOUR, environment, None, seed), environment, users, seed, rules)
 
 
-def _row(name: str, player: Contestant, environment: Environment, users: int, seed: int) -> Row:
+def differences(rows: Mapping[str, Row], seed: int, to: str = BEHAVIOUR) -> dict[str, Interval]:
+    """Each method's rate minus that of the method called `to`, in points, session by session."""
+    tables = {name: row.sessions for name, row in rows.items() if row.sessions is not None}
+    if to not in tables:
+        return {}
+    return {name: difference(table, tables[to], RATE, seed) for name, table in tables.items() if name != to}
+
+
+def told(rows: Mapping[str, Row], seed: int) -> dict[str, dict[str, Any]]:
+    """The rows as JSON, each with its difference to behaviour; null where there is none."""
+    found = differences(rows, seed)
+    table = {}
+    for name, row in rows.items():
+        value, low, high = found.get(name, (None, None, None))
+        table[name] = row.to_json() | {"difference": value, "difference_low": low, "difference_high": high}
+    return table
+
+
+def _row(name: str, player: Contestant, environment: Environment, users: int, seed: int, rules: RolloutConfig) -> Row:
     fresh = stream_seed(seed, "evaluation")
-    log = rollout(environment, player.policy, users, fresh, player.rules(RolloutConfig()))
+    log = rollout(environment, player.policy, users, fresh, player.rules(rules))
     found = summarise(name, log, environment.responses, environment.n_items, seed)
+    sessions = per_session(log, environment.responses)
     if environment.categories is None:
-        return Row(found, None)
+        return Row(found, None, sessions)
     opened = with_openings(log, environment).filter(pl.col("step") == 0)
-    return Row(found, category_accuracy(log, opened.group_by("session_id", maintain_order=True).first()))
+    first = opened.group_by("session_id", maintain_order=True).first()
+    return Row(found, category_accuracy(log, first), sessions)
 
 
 def logged(dataset: Dataset, split: str, seed: int) -> tuple[float, float, float]:
@@ -136,6 +186,6 @@ def logged(dataset: Dataset, split: str, seed: int) -> tuple[float, float, float
 
 def rank_correlation(one: Mapping[str, Row], other: Mapping[str, Row]) -> float:
     """Spearman's, over the methods that met both kinds of users; the oracles are different policies and left out."""
-    names = [name for name in one if name in other and name != "oracle"]
+    names = [name for name in one if name in other and name != ORACLE]
     rates = [np.array([rows[name].evaluation.rate.value for name in names]) for rows in (one, other)]
     return float(spearmanr(*rates).statistic)

@@ -14,7 +14,7 @@ from bcd4rec.data.cooccurrence import RANK
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import FloatArray
+from bcd4rec.data.states import PAD, FloatArray
 from bcd4rec.data.support import Support, item_groups
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.calibration import Calibration, calibration
@@ -187,15 +187,24 @@ def _played(dataset: Dataset, config: UserConfig) -> str:
 
 def _shapes(dataset: Dataset, rows: Transitions) -> SessionShapes:
     """The sessions to play are like these."""
-    starts = np.flatnonzero(np.diff(rows.session.astype(np.int64), prepend=-1))
+    session = rows.session.astype(np.int64)
+    new = np.diff(session, prepend=-1) != 0
+    request = np.cumsum(new | (np.diff(rows.step.astype(np.int64), prepend=-1) != 0))  # (n,) which one showed an item
+    starts = np.flatnonzero(new)
     ends = np.append(starts[1:], len(rows))
     liked = np.append(np.flatnonzero(_positive(dataset, rows)), len(rows))
     first = liked[np.searchsorted(liked, starts)]  # the first liked row from each start on
-    going_on = first < ends - 1
-    if not going_on.any():
+    some = first < ends
+    behind = np.searchsorted(request, request[np.where(some, first, starts)], side="right")  # where the next begins
+    shapes = SessionShapes(
+        rows.action,
+        (ends - starts).astype(np.int32),
+        np.where(some, rows.action[np.where(some, first, 0)], PAD).astype(np.int32),
+        np.where(some, ends - behind, 0).astype(np.int32),
+    )
+    if not shapes.later.any():
         raise InputError("No session goes on after its first positive response, so there is none to play.")
-    shown = (ends - starts).astype(np.int32)
-    return SessionShapes(rows.action[first[going_on]], (ends - first - 1)[going_on].astype(np.int32), shown)
+    return shapes
 
 
 def _later(dataset: Dataset, config: UserConfig) -> dict[str, Answers]:
@@ -233,5 +242,5 @@ def _training(user: LearnedUser, fitted: Answers, part: NDArray[np.int64], epoch
         "best_epoch": best,
         "scaling": user.model.mixing.tolist(),
         "known_items": int((user.support.shown >= user.support.least).sum()),
-        "played_sessions": len(user.shapes.first),
+        "played_sessions": int((user.shapes.later > 0).sum()),
     }

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -18,20 +19,44 @@ from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.response import ResponseModel, ResponseShape
 
-FORMAT = 1
+Rows = NDArray[np.int64]
+FORMAT = 2
 KIND = "user"
 COUNTED = ("groups", "shown", "pairs", "counts", "totals")  # the arrays of a support
-SHAPES = ("first", "after", "shown")
+SHAPES = ("items", "shown", "first", "later")
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError, pl.exceptions.PolarsError)
+
+
+class Sequels(NamedTuple):
+    """What n sessions were shown, each item once in the order of its first place."""
+
+    sessions: Rows  # (n,) which sessions these are
+    items: IntArray  # (total,) session after session
+    offsets: Rows  # (n + 1,) those of session j are items[offsets[j]:offsets[j + 1]]
 
 
 @dataclass(frozen=True)
 class SessionShapes:
-    """How real sessions went: what was liked first and how many items were shown after it; how many in all."""
+    """How m real sessions went: what was shown and what was liked first."""
 
-    first: IntArray  # (n,) the first liked item, of sessions that went on after it
-    after: IntArray  # (n,) how many items were shown after it, at least one
-    shown: IntArray  # (m,) how many items were shown, of all sessions
+    items: IntArray  # (total,) what was shown, session after session
+    shown: IntArray  # (m,) how many of them each session was shown
+    first: IntArray  # (m,) the first liked item, `PAD` where nothing was liked
+    later: IntArray  # (m,) how many were shown in requests after that of the first liked item
+
+    def sequels(self, liked: bool, again: bool) -> Sequels:
+        """What was shown in requests after that of the first `liked` item, where there are any; or all that was shown.
+
+        The first liked item itself counts only if it may come `again`.
+        """
+        session = np.repeat(np.arange(len(self.shown)), self.shown)
+        left = self.shown.cumsum()[session] - np.arange(len(session))  # this item and those behind it
+        kept = left <= (self.later if liked else self.shown)[session]
+        if liked and not again:
+            kept &= self.items != self.first[session]
+        once = pl.DataFrame({"session": session[kept], "item": self.items[kept]}).unique(maintain_order=True)
+        sessions, counts = np.unique(once["session"].to_numpy(), return_counts=True)
+        return Sequels(sessions, once["item"].to_numpy(), np.append(0, counts.cumsum()))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.models.encoder import ENCODERS
 
 FEATURES = 6  # how an item matches a session, see `ResponseModel.match`
+RETURNS = 2  # whether it was liked before, see `ResponseModel.again`
 
 
 class ResponseShape(Config):
@@ -22,8 +23,9 @@ class ResponseShape(Config):
 class ResponseModel(nn.Module):
     """p(response r | session s, item i) = softmax over r of (W z + c)_r, with 0 for the first response.
 
-    z_r = s_r · v_i + s_r0 + b_ri + w_r · match(s, i). The item's vector v_i is one of its own plus its category's, and
-    the encoder reads the same vectors. W and c, fitted last, mend what is left of miscalibration.
+    z_r = s_r · v_i + s_r0 + b_ri + w_r · match(s, i) + u_r · again(s, i). The item's vector v_i is one of
+    its own plus its category's, and the encoder reads the same vectors. W and c, fitted last, mend what is left of
+    miscalibration.
     """
 
     similar: Tensor
@@ -44,6 +46,7 @@ class ResponseModel(nn.Module):
         self.item_bias = nn.Parameter(torch.zeros(n_items, self.answers))
         self.bias = nn.Parameter(torch.zeros(self.answers))
         self.matching = nn.Parameter(torch.zeros(FEATURES, self.answers))
+        self.returning = nn.Parameter(torch.zeros(RETURNS, self.answers))
         self.dropout = nn.Dropout(0.0)
         self.register_buffer("mixing", torch.eye(self.answers))
         self.register_buffer("shift", torch.zeros(self.answers))
@@ -64,7 +67,7 @@ class ResponseModel(nn.Module):
         z = torch.einsum("bkd,brd->bkr", nn.functional.embedding(items, vectors), states[..., :width])
         z = z + states[:, None, :, width] + self.bias + nn.functional.embedding(items, self.item_bias)
         z = z + self.match(histories, items) @ self.matching
-        return z
+        return z + self.again(histories, items) @ self.returning
 
     def match(self, histories: Tensor, items: Tensor) -> Tensor:
         """(B, K, 6) how items match sessions.
@@ -88,6 +91,16 @@ class ResponseModel(nn.Module):
         of_category = (same_as_last, (same > 0).float(), same.log1p(), same / count.clamp(min=1))
         used = of_category if self.shape.category else tuple(torch.zeros_like(one) for one in of_category)
         return torch.stack((*used, alike, alike_last), dim=2)
+
+    def again(self, histories: Tensor, items: Tensor) -> Tensor:
+        """(B, K, 2) whether items come back: was the item itself liked before, was it liked last.
+
+        Places to stay are looked at and booked later; where nothing is shown again, both are always 0.
+        """
+        count = (histories != PAD).sum(dim=1, keepdim=True)
+        last = histories.gather(1, (count - 1).clamp(min=0).to(torch.int64))  # (B, 1), PAD in the empty session
+        before = (items.unsqueeze(2) == histories.unsqueeze(1)).any(dim=2)
+        return torch.stack((before, items == last), dim=2).float()
 
     def forward(self, histories: Tensor, items: Tensor) -> Tensor:
         """(B, K, R) log-probabilities of the responses to `items` (B, K)."""

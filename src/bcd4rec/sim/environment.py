@@ -15,7 +15,9 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
-Unavailable = Literal["clicked", "shown", "nothing"]
+Unavailable = Literal["clicked", "shown", "recommended", "nothing"]
+"""Which items are not recommended again in a session: those that were clicked, shown (clicked before the first
+recommendation, or recommended), only those that were recommended, or none."""
 
 
 class Outcome(NamedTuple):
@@ -86,6 +88,15 @@ class Opening(Protocol):
 def openings(environment: Environment, users: int) -> IntArray:
     """(B, E) what the users clicked before; E = 0 where sessions begin with nothing."""
     return environment.openings() if isinstance(environment, Opening) else np.full((users, 0), PAD, np.int32)
+
+
+def categories_sought(environment: Environment, users: int) -> IntArray:
+    """(B,) the category of what each user clicked first, before anything was recommended; −1 where there is none."""
+    first = openings(environment, users)[:, :1]
+    if environment.categories is None or not first.shape[1]:
+        return np.full(users, -1, np.int32)
+    codes = np.where(first == PAD, -1, environment.categories[first])[:, 0]
+    return codes.astype(np.int32)
 
 
 @runtime_checkable

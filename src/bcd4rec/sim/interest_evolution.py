@@ -204,7 +204,7 @@ class InterestEvolution:
         """Remember which items are not available any more."""
         if self.config.unavailable == "clicked":
             self._gone[rows, clicked] = True
-        elif self.config.unavailable == "shown":
+        elif self.config.unavailable != "nothing":
             users, places = np.nonzero(slates != PAD)
             self._gone[users, slates[users, places]] = True
 

@@ -1,11 +1,12 @@
 """`--env learned --model user/`: the responses of a model that was learned from logs (see `experiments.users`).
 
 A session is like one of the period that is played: it opens with that session's first liked item and has as many shown
-items as that session had after it. Every shown item is answered by itself, with the model's probabilities given the
-items liked before the slate, exactly as the model was trained; so several items of a slate may be liked.
+items as that session had in later requests, each counted once. Every shown item is answered by itself, with the model's
+probabilities given the items liked before the slate, exactly as the model was trained; so several items of a slate may
+be liked.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -14,10 +15,11 @@ from pydantic import Field
 
 from bcd4rec.config import OPTIONS, Config, parse_pairs
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray, append
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States, append
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.policies.ranking import Slates
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
 
@@ -36,23 +38,29 @@ class LearnedConfig(Config):
     shown: int = Field(
         default=0, ge=0, description="Items shown in every session; 0: as many as a real session showed."
     )
+    most: int = Field(default=0, ge=0, description="At most so many items shown in a session; 0: no limit.")
     unavailable: Unavailable = Field(
         default="shown",
-        description="Items not shown again in a session: shown, clicked, nothing. The model does not see skips, so an "
+        description="Items not shown again in a session: shown, clicked, nothing; recommended: what the session opened "
+        "with may be recommended once. The model does not see skips, so an "
         "item shown again would be answered as if for the first time.",
     )
+
+    @classmethod
+    def from_preset(cls, preset: str | None) -> Self:
+        """From settings such as `slate_size=3,most=5`."""
+        return cls.parse(dict(parse_pairs(preset, "--preset") if preset else {}), f"{OPTIONS} --preset")
 
 
 @ENVIRONMENTS.register("learned")
 def learned(options: EnvironmentOptions) -> Environment:
     if options.model is None:
         raise InputError("--env learned needs --model, the folder of a user made by `bcd4rec train user`.")
-    settings = parse_pairs(options.preset, "--preset") if options.preset else {}
-    return Learned(LearnedUser.load(options.model), LearnedConfig.parse(dict(settings), f"{OPTIONS} --preset"))
+    return Learned(LearnedUser.load(options.model), LearnedConfig.from_preset(options.preset))
 
 
 class Learned:
-    """B learned users; fulfils `Environment`, `Opening`, `Named` and `Supported`.
+    """B learned users; fulfils `Environment`, `Opening`, `Logged`, `Named` and `Supported`.
 
     All luck is drawn in `reset`, user by user: the n-th item that a user is shown meets the user's n-th number.
     """
@@ -63,8 +71,13 @@ class Learned:
         self._positive = [user.responses.code(name) for name in user.responses.positive]
         with torch.no_grad():
             self._vectors = user.model.vectors()
-        lengths = user.shapes.after if self.config.start == "liked" else user.shapes.shown
-        self._lengths = np.full(len(lengths), self.config.shown) if self.config.shown else lengths
+        self._once = self.config.unavailable in ("clicked", "shown")  # what a session opened with is gone
+        self._sequels = user.shapes.sequels(liked=self.config.start == "liked", again=not self._once)
+        if not len(self._sequels.items):
+            raise InputError("No session shows anything new after its first liked item; try --preset start=empty.")
+        lengths = np.diff(self._sequels.offsets)
+        lengths = np.full(len(lengths), self.config.shown) if self.config.shown else lengths
+        self._lengths = np.minimum(lengths, self.config.most) if self.config.most else lengths
         self.reset(0, 0)
 
     @property
@@ -98,17 +111,21 @@ class Learned:
 
     def reset(self, users: int, seed: int) -> None:
         """Draw fresh users. The same seed gives the same users and the same luck."""
-        which = generator(seed, "learned", "sessions").integers(len(self._lengths), size=users)
+        self._which = which = generator(seed, "learned", "sessions").integers(len(self._lengths), size=users)  # (B,)
         self._left = self._lengths[which].astype(np.int64)  # (B,) items still to be shown
         most = self.horizon * self.config.slate_size
         self._luck = generator(seed, "learned", "answers").random((users, most))  # (B, most)
-        first = self.user.shapes.first[which] if self.config.start == "liked" else np.empty(0, np.int32)
+        first = (
+            self.user.shapes.first[self._sequels.sessions[which]]
+            if self.config.start == "liked"
+            else np.empty(0, np.int32)
+        )
         self._openings = first.reshape(users, -1) if users else np.empty((0, 0), np.int32)
         self._liked = np.full((users, self.user.length), PAD, np.int32)  # (B, L)
         self._liked[:, : self._openings.shape[1]] = self._openings
         self._users = np.arange(users)[:, None]  # (B, 1)
         self._gone = np.zeros((users, self.n_items), np.bool_)  # (B, A)
-        self._gone[self._users, self._openings] = self.config.unavailable != "nothing"
+        self._gone[self._users, self._openings] = self._once
         self._looked = np.zeros(users, np.int64)  # (B,) items shown so far
         self._states = self._encode(np.arange(users))  # (B, R − 1, D + 1)
         self._oracle: FloatArray | None = None
@@ -116,6 +133,17 @@ class Learned:
     def openings(self) -> IntArray:
         """(B, 1) the item that each user liked before anything was recommended; (B, 0) with `start=empty`."""
         return self._openings.copy()
+
+    def behaviour(self) -> "Replay":
+        """The log's own lists, answered by the learned users."""
+        return Replay(self)
+
+    def listed(self, k: int) -> IntArray:
+        """(B, K) the next items that the real sessions were shown, each once; `PAD` behind the last of them."""
+        offsets = self._sequels.offsets
+        places = (offsets[self._which] + self._looked)[:, None] + np.arange(k)
+        there = places < offsets[self._which + 1, None]
+        return np.where(there, self._sequels.items[np.where(there, places, 0)], PAD).astype(np.int32)
 
     def step(self, slates: IntArray) -> Outcome:
         """Show (B, K) slates. An item that is not available any more, or stands twice, is skipped."""
@@ -181,7 +209,7 @@ class Learned:
             rows = np.flatnonzero(liked[:, place]).astype(np.int32)
             self._liked = append(self._liked, rows, slates[rows, place])
         if self.config.unavailable != "nothing":
-            users, places = np.nonzero(shown if self.config.unavailable == "shown" else liked)
+            users, places = np.nonzero(liked if self.config.unavailable == "clicked" else shown)
             self._gone[users, slates[users, places]] = True
         self._looked += shown.sum(axis=1)
         moved = np.flatnonzero(liked.any(axis=1))
@@ -189,3 +217,21 @@ class Learned:
             self._states[torch.from_numpy(moved)] = self._encode(moved)
             if self._oracle is not None:
                 self._changed = np.union1d(self._changed, moved)
+
+
+class Replay:
+    """The lists of the real sessions, whatever the learned users answer: the log's behaviour with the same users."""
+
+    def __init__(self, environment: Learned):
+        self._environment = environment
+
+    @property
+    def n_items(self) -> int:
+        return self._environment.n_items
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        raise InputError("The log's own lists have no scores; they are played with their own order alone.")
+
+    def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
+        items = self._environment.listed(k)
+        return Slates(items, np.ones(items.shape, np.float32))

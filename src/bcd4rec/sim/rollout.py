@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic import Field
 
 from bcd4rec.config import Config
@@ -14,9 +15,11 @@ from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import Drawing, Exploration, Slates, exclude, make_slates
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Environment, Supported, catalogue, openings
+from bcd4rec.sim.environment import Environment, Supported, catalogue, categories_sought, openings
 
 AfterSkip = Literal["repeat", "exclude"]
+Candidates = Literal["all", "category"]
+Rows = NDArray[np.intp]
 
 
 class RolloutConfig(Config):
@@ -26,6 +29,10 @@ class RolloutConfig(Config):
     """How slates depart from the ranking."""
     after_skip: AfterSkip = "repeat"
     """After a slate was skipped: show what the ranking says (`repeat`), or keep its items out once (`exclude`)."""
+    candidates: Candidates = "all"
+    """What may be recommended: every item, or those of the `category` of what the user clicked first, as a search in a
+    city is answered with places of that city; users who clicked nothing get all. Policies that draw their own slates,
+    as behaviour policies do, show what they show."""
     diversity: float = Field(default=0.0, ge=0)
     """λ: how much an item loses by each item like it in the same slate (see `policies.diversity`)."""
     length: int = Field(default=HISTORY, ge=1)
@@ -79,12 +86,13 @@ def rollout(
     positive = [environment.responses.code(name) for name in environment.responses.positive]
     gone = openings(environment, users)  # (B, E) items that may not be recommended again
     states = _after(States.empty(users, config.length, config.skips), gone, gone != PAD)
-    if environment.unavailable == "nothing":
+    if environment.unavailable in ("nothing", "recommended"):
         gone = gone[:, :0]
     skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
     alive = np.ones(users, np.bool_)
-    # Who has left need not be asked about; but an oracle knows all users at once, and draws go by the number of users.
-    thrifty = config.exploration.kind == "none" and not isinstance(policy, Oracle)
+    allowed = _allowed(environment, users, config)
+    # Who has left need not be asked about; but an oracle knows all users at once, and so does who draws slates itself.
+    thrifty = config.exploration.kind != "own" and not isinstance(policy, Oracle)
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
@@ -92,8 +100,7 @@ def rollout(
         if config.after_skip == "exclude" and environment.unavailable != "shown":
             kept_out = np.append(gone, skipped, axis=1)
         asked = np.flatnonzero(alive) if thrifty else np.arange(users)
-        slates = _slates(policy, states[asked], kept_out[asked], environment.slate_size, config, luck, vectors)
-        slates = _for_all(slates, asked, users)
+        slates = _slates(policy, states, asked, kept_out, allowed, environment.slate_size, config, luck, vectors)
         items = np.where(alive[:, None], slates.items, PAD)
         outside = environment.outside(items) if isinstance(environment, Supported) else None
         outcome = environment.step(items)
@@ -108,34 +115,43 @@ def rollout(
         alive &= ~outcome.ended
         if not alive.any():
             break
-    return _log(pl.concat(parts), environment)
+    return as_log(pl.concat(parts), environment)
 
 
-def _for_all(slates: Slates, asked: np.ndarray[tuple[int], np.dtype[np.intp]], users: int) -> Slates:
-    """The slates of all users, empty for those who were not asked about."""
-    if len(asked) == users:
-        return slates
-    items = np.full((users, slates.items.shape[1]), PAD, slates.items.dtype)
-    propensities = np.ones(items.shape, slates.propensities.dtype)
-    items[asked], propensities[asked] = slates.items, slates.propensities
-    return Slates(items, propensities)
+def _allowed(environment: Environment, users: int, config: RolloutConfig) -> NDArray[np.bool_] | None:
+    """(B, A) which items may be recommended to whom; None where all may."""
+    if config.candidates == "all":
+        return None
+    if environment.categories is None:
+        raise InputError("Candidates by category need items with categories, and these have none; choose all.")
+    sought = categories_sought(environment, users)[:, None]
+    allowed: NDArray[np.bool_] = (environment.categories == sought) | (sought < 0)
+    return allowed
 
 
 def _slates(
     policy: Policy,
     states: States,
+    asked: Rows,
     kept_out: IntArray,
+    allowed: NDArray[np.bool_] | None,
     k: int,
     config: RolloutConfig,
     luck: np.random.Generator,
     vectors: FloatArray | None,
 ) -> Slates:
+    """Slates of all B users, of which the policy is asked about `asked` alone; those of the others mean nothing."""
     if config.exploration.kind == "own":
         if not isinstance(policy, Drawing) or config.diversity:
             raise InputError("Exploration of kind 'own' is for policies that draw their slates, without --diversity.")
         return policy.slates(states, kept_out, k, luck)
-    scores = policy.scores(states)
+    scores = policy.scores(states[asked])
+    if len(asked) < len(states):
+        scores, told = np.zeros((len(states), scores.shape[1]), scores.dtype), scores
+        scores[asked] = told  # the others keep their rows, because draws go by the number of users
     exclude(scores, kept_out)
+    if allowed is not None:
+        scores[~allowed] = -np.inf
     regard = spread(scores, vectors, config.diversity) if config.diversity and vectors is not None else None
     return make_slates(scores, k, config.exploration, luck, regard)
 
@@ -152,7 +168,7 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     responses = environment.responses
     liked = "click" if "click" in responses.positive else responses.positive[0]
     click = np.full((len(items), items.shape[1]), responses.code(liked), np.int8)
-    opened = _log(_rows(0, items, np.ones(items.shape, np.float32), click), environment)
+    opened = as_log(_rows(0, items, np.ones(items.shape, np.float32), click), environment)
     opened = opened.with_columns(propensity=pl.lit(None, pl.Float64))
     later = pl.col("step") + 1
     moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"))
@@ -191,7 +207,8 @@ def _rows(
     return rows if outside is None else rows.with_columns(outside=outside[users, places])
 
 
-def _log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
+def as_log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
+    """The canonical log of rows with session_id, step, position, item_id and response as numbers, sorted."""
     names = pl.Series(environment.responses.names)
     columns: list[pl.Expr | pl.Series] = [
         pl.col("session_id"),
