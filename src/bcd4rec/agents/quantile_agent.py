@@ -57,11 +57,12 @@ class QuantileAgent:
         seed: int,
         reward_mean: float = 0.0,
         offset: float = 0.0,
+        network: QNetwork | None = None,
     ):
         self.config, self.states, self.seed = config, states, seed
         self.reward_mean, self.offset = reward_mean, offset
         with seeded(seed, "network"):
-            self.network = QNetwork(embeddings, config.shape())
+            self.network = network if network is not None else QNetwork(embeddings, config.shape())
         self.target = _twin(self.network)
         self.behaviour = behaviour if config.beta > 0 else None
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
