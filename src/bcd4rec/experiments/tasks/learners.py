@@ -9,12 +9,12 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.grid import Store, Task
-from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.experiments.second_domain import AGENTS, agent_settings
+from bcd4rec.experiments.online import learn_online
+from bcd4rec.experiments.second_domain import AGENTS, ROUNDS, agent_settings
 from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings, dataset_of
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
-from bcd4rec.sim.learned import Learned
+from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig
 
 COSTS = {"popular": 1.0, "sknn": 2.0, "vsknn": 2.0, "stan": 2.0, "item2vec": 10.0, "gru4rec": 40.0, "srgnn": 40.0}
@@ -27,6 +27,7 @@ class User(Task):
     log: AnyLog
     seed: int
     settings: Settings = ()
+    played: Settings = ()  # how its sessions are played
     cost: ClassVar[float] = 90.0
 
     @property
@@ -78,6 +79,7 @@ class TrainedOnline(Task):
     users: int
     seed: int
     settings: Settings = ()
+    candidates: str = "all"
     cost: ClassVar[float] = 300.0
 
     @property
@@ -86,13 +88,14 @@ class TrainedOnline(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         dataset = dataset_of(self.user.log, store)
-        rules = RolloutConfig(skips=dataset.states.skips.shape[1])
-        config = OnlineConfig(rounds=self.rounds, users=self.users)
+        seen = {"length": dataset.states.positives.shape[1], "skips": dataset.states.skips.shape[1]}
+        rules = RolloutConfig.parse({"candidates": self.candidates} | seen, "candidates")
+        config = ROUNDS.model_copy(update={"rounds": self.rounds, "users": self.users})
         settings = agent_settings(dataset) | dict(self.settings)
-        *_, last = learn_online(learned_user(self.user, store), config, settings, rules, self.seed)
+        *_, last = learn_online(learned_user(self.user, store), config, settings, rules, self.seed, known=dataset)
         (folder / "policy").mkdir()
         last.fitted.save(last.dataset, folder / "policy")
 
 
 def learned_user(user: User, store: Store) -> Learned:
-    return Learned(LearnedUser.load(store.path(user) / "user"))
+    return Learned(LearnedUser.load(store.path(user) / "user"), LearnedConfig.parse(dict(user.played), "played"))

@@ -12,7 +12,7 @@ from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant, slate_vectors
 from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
-from bcd4rec.experiments.tasks.logs import RECSIM_RULES, AnyLog, RecSimLog, ShopLog, dataset_of
+from bcd4rec.experiments.tasks.logs import RECSIM_RULES, RecSimLog, ShopLog, dataset_of
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
@@ -20,16 +20,6 @@ from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 from bcd4rec.sim.shop import Shop
 
 RANKS = 1000  # how much of a popularity curve is kept
-
-
-def _what_was_logged(log: AnyLog, store: Store) -> pl.DataFrame:
-    """The impressions of the log's test period, each a step of its own, as policies are tried with one at a time."""
-    dataset = dataset_of(log, store)
-    test = dataset.sessions.filter(pl.col("split") == "test").select("session_id")
-    rows = pl.read_parquet(store.path(log) / "log.parquet").join(test, on="session_id", how="semi")
-    step = pl.int_range(pl.len()).over("session_id")
-    category = {} if "category" in rows.columns else {"category": pl.lit(None, pl.Int64)}
-    return rows.with_columns(step=step, logged=True, **category)
 
 
 @dataclass(frozen=True)
@@ -44,6 +34,7 @@ class Met(Task):
     player: str | Trained | TrainedOnline
     users: int
     seed: int
+    candidates: str = "all"
     cost: ClassVar[float] = 6.0
 
     @property
@@ -74,11 +65,9 @@ class Met(Task):
         fresh = stream_seed(self.seed, "evaluation")
         if self.player == "behaviour" and isinstance(self.world, RecSimLog):
             return self.world.behaviour(self.users, fresh, store)
-        if self.player == "behaviour" and isinstance(self.world, User):
-            return _what_was_logged(self.world.log, store)
         name = self.player if isinstance(self.player, str) else str(store.path(self.player) / "policy")
         player = contestant(name, environment, None, self.seed)
-        rules, vectors = RolloutConfig(), None
+        rules, vectors = RolloutConfig.parse({"candidates": self.candidates}, "candidates"), None
         if isinstance(self.world, RecSimLog):
             rules, vectors = RECSIM_RULES, slate_vectors(environment, dataset_of(self.world, store))
         return rollout(environment, player.policy, self.users, fresh, player.rules(rules), vectors=vectors)
@@ -86,9 +75,12 @@ class Met(Task):
     @staticmethod
     def _categories(log: pl.DataFrame, environment: Environment, folder: Path) -> float:
         """The category accuracy, and by category of the session's first item in a file."""
-        # What was logged begins with what people asked for; what was played has it before its first step.
-        opened = log if "logged" in log.columns else with_openings(log, environment)
-        first = opened.filter(pl.col("step") == 0).group_by("session_id", maintain_order=True).first()
+        first = (
+            with_openings(log, environment)
+            .filter(pl.col("step") == 0)
+            .group_by("session_id", maintain_order=True)
+            .first()
+        )
         first = first.select("session_id", "category")
         asked = first.filter(pl.col("category").is_not_null()).rename({"category": "wanted"})
         shown = log.join(asked, on="session_id").with_columns(
