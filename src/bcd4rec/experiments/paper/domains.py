@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from bcd4rec.config import Config
-from bcd4rec.experiments.tasks.learners import TrainedOnline, User
+from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User
 from bcd4rec.experiments.tasks.logs import AnyLog, Checkpoints, RealLog, RecSimLog, Settings, ShopLog
-from bcd4rec.experiments.tasks.meetings import Met
+from bcd4rec.experiments.tasks.meetings import Meeting, Met, MetSeeing
 
 
 class Sizes(Config):
@@ -34,6 +34,9 @@ class Domain:
     title: str
     rate: str  # CTR or BR
     worlds: tuple[str, ...] = ("learned",)  # "learned" is the only kind of user there is, where none is learned
+    candidates = "all"  # or of the session's category
+    user: Settings = ()  # settings of the learned user
+    played: Settings = ()  # how its sessions are played
 
     def __init__(self, sizes: Sizes, source: Path | None = None):
         self.sizes, self.source = sizes, source
@@ -50,20 +53,23 @@ class Domain:
         raise NotImplementedError
 
     def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
-        return User(log, seed) if kind == "learned" or not isinstance(log, ShopLog) else log
+        if kind == "true" and isinstance(log, ShopLog):
+            return log
+        return User(log, seed, self.user, self.played)
 
-    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Met | None:
+    def met(self, player: str | Trained | TrainedOnline, log: AnyLog, seed: int, kind: str) -> Met:
+        return Met(self.world(log, seed, kind), player, self.sizes.users, seed, self.candidates)
+
+    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Meeting:
+        """A policy that is not learned from the log: random, oracle, behaviour, or online."""
         log = self.log(seed, **changes)
-        world = self.world(log, seed, kind)
-        if name != "online":
-            return Met(world, name, self.sizes.users, seed)
-        if (player := self.online(log, seed)) is None:
-            return None
-        return Met(world, player, self.sizes.users, seed)
+        return self.online(log, seed, kind) if name == "online" else self.met(name, log, seed, kind)
 
-    def online(self, log: AnyLog, seed: int) -> TrainedOnline | None:
-        sizes = self.sizes
-        return TrainedOnline(User(log, seed), sizes.online_rounds, sizes.online_users, seed, self.settings)
+    def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
+        """The agent that may try things on users."""
+        user, sizes = User(log, seed, self.user, self.played), self.sizes
+        agent = TrainedOnline(user, sizes.online_rounds, sizes.online_users, seed, self.settings, self.candidates)
+        return self.met(agent, log, seed, kind)
 
 
 class RecSim(Domain):
@@ -83,8 +89,10 @@ class RecSim(Domain):
     def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
         return log if isinstance(log, RecSimLog) else super().world(log, seed, kind)
 
-    def online(self, log: AnyLog, seed: int) -> TrainedOnline | None:
-        return None  # the oracle that sees the user's interests is the paper's upper line here
+    def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
+        """As in the paper, it sees the user's interests; the oracle bounds what it can learn."""
+        sizes = self.sizes
+        return MetSeeing(self.log(seed), sizes.rounds, sizes.round_users, sizes.users, seed, self.settings)
 
 
 class RecSim1(RecSim):

@@ -94,6 +94,7 @@ KINDS = {
     "User": "learned users",
     "TrainedOnline": "online IQN on learned users",
     "Met": "policies meeting users",
+    "MetSeeing": "online IQN that sees interests",
     "Distributions": "value distributions",
 }
 

@@ -14,7 +14,7 @@ from bcd4rec.experiments.grid import Store
 from bcd4rec.experiments.paper.domains import DOMAINS
 from bcd4rec.experiments.paper.studies import Laboratory, Run, World
 from bcd4rec.experiments.tasks.learners import Trained
-from bcd4rec.experiments.tasks.meetings import Met
+from bcd4rec.experiments.tasks.meetings import Meeting
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Meetings:
     """One policy and the users of every seed; what the seeds say is averaged, their sessions are pooled."""
 
     store: Store
-    tasks: Sequence[Met]
+    tasks: Sequence[Meeting]
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
@@ -86,10 +86,9 @@ class Results:
         return self._meetings([self.lab.met(run, seed, world) for seed in self.seeds])
 
     def baseline(self, name: str, domain: str, world: World = "learned") -> Meetings | None:
-        tasks = [self.lab.baseline(name, domain, seed, world) for seed in self.seeds]
-        return self._meetings([task for task in tasks if task is not None])
+        return self._meetings([self.lab.baseline(name, domain, seed, world) for seed in self.seeds])
 
-    def _meetings(self, tasks: Sequence[Met]) -> Meetings | None:
+    def _meetings(self, tasks: Sequence[Meeting]) -> Meetings | None:
         made = [task for task in tasks if self.store.has(task)]
         return Meetings(self.store, made) if made else None
 
@@ -98,5 +97,5 @@ class Results:
         found: dict[str, float | None] = read_json(self.store.path(task) / "offline.json")
         return found
 
-    def rate(self, task: Met) -> float:
+    def rate(self, task: Meeting) -> float:
         return float(read_json(self.store.path(task) / "result.json")["rate"])

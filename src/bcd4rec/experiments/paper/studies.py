@@ -19,7 +19,7 @@ from bcd4rec.experiments.second_domain import AGENTS
 from bcd4rec.experiments.tasks.distributions import Distributions
 from bcd4rec.experiments.tasks.learners import Trained
 from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings
-from bcd4rec.experiments.tasks.meetings import Met
+from bcd4rec.experiments.tasks.meetings import Meeting, Met
 
 World = Literal["learned", "true"]
 
@@ -124,12 +124,9 @@ class Laboratory:
         return Trained(self.log(run, seed), run.method, seed, tuple(sorted(settings.items())))
 
     def met(self, run: Run, seed: int, world: World = "learned") -> Met:
-        log = self.log(run, seed)
-        place = self.domain(run.domain).world(log, seed, world)
-        return Met(place, self.trained(run, seed), self.sizes.users, seed)
+        return self.domain(run.domain).met(self.trained(run, seed), self.log(run, seed), seed, world)
 
-    def baseline(self, name: str, domain: str, seed: int, world: World = "learned", log: Settings = ()) -> Met | None:
-        """A policy that is not learned from the log; None where this domain has no such policy."""
+    def baseline(self, name: str, domain: str, seed: int, world: World = "learned", log: Settings = ()) -> Meeting:
         return self.domain(domain).baseline(name, seed, world, dict(log))
 
     def distributions(self, domain: str, runs: Sequence[Run], seed: int) -> Distributions:
@@ -159,8 +156,7 @@ class Laboratory:
             if found.distributions:
                 yield from (self.distributions(domain, runs, seed) for domain in self.domains_of(runs))
             for domain, name in product(self.domains_of(runs), found.baselines):
-                met = (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
-                yield from (one for one in met if one is not None)
+                yield from (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
 
 
 def _expand(block: Runs) -> Iterator[Run]:

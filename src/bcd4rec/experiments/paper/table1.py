@@ -42,10 +42,9 @@ class Column:
         return name in rates and rates[name] == max(rates.values())
 
     def printed(self, name: str) -> tuple[float | None, float | None]:
-        """The paper's rate and C@3; its online agent stands beside the oracle where there is no other."""
+        """The paper's rate and C@3."""
         paper = printed.TABLE1[printed.column(self.title)]
-        same = "online" if name == "oracle" and "online" not in self.ends else name
-        return paper.get(same, (None, None))
+        return paper.get(name, (None, None))
 
     def gap(self, name: str) -> str:
         found = self.everyone[name].gap(self.ends["behaviour"], self.upper)

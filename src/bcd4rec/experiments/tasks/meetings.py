@@ -11,8 +11,10 @@ from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, pop
 from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant, slate_vectors
 from bcd4rec.experiments.grid import Store, Task
+from bcd4rec.experiments.observed import learn_observed
+from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
-from bcd4rec.experiments.tasks.logs import RECSIM_RULES, RecSimLog, ShopLog, dataset_of
+from bcd4rec.experiments.tasks.logs import RECSIM_RULES, RecSimLog, Settings, ShopLog, dataset_of
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
@@ -45,16 +47,8 @@ class Met(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         environment = self._environment(store)
-        log = self._play(environment, store)
-        sessions = per_session(log, environment.responses)
-        sessions.write_parquet(folder / "sessions.parquet")
-        popularity_curve(log, environment.n_items).head(RANKS).write_parquet(folder / "popularity.parquet")
         name = self.player if isinstance(self.player, str) else self.player.label
-        found = summarise(name, log, environment.responses, environment.n_items, self.seed).to_json()
-        found |= {"rate": found[rate_name(environment.responses)], "gini": gini(log, environment.n_items)}
-        if environment.categories is not None and isinstance(self.world, User | ShopLog):
-            found["category_accuracy"] = self._categories(log, environment, folder)
-        write_json(folder / "result.json", found)
+        _write(folder, name, self._play(environment, store), environment, self.seed)
 
     def _environment(self, store: Store) -> Environment:
         if isinstance(self.world, User):
@@ -72,20 +66,56 @@ class Met(Task):
             rules, vectors = RECSIM_RULES, slate_vectors(environment, dataset_of(self.world, store))
         return rollout(environment, player.policy, self.users, fresh, player.rules(rules), vectors=vectors)
 
-    @staticmethod
-    def _categories(log: pl.DataFrame, environment: Environment, folder: Path) -> float:
-        """The category accuracy, and by category of the session's first item in a file."""
-        first = (
-            with_openings(log, environment)
-            .filter(pl.col("step") == 0)
-            .group_by("session_id", maintain_order=True)
-            .first()
-        )
-        first = first.select("session_id", "category")
-        asked = first.filter(pl.col("category").is_not_null()).rename({"category": "wanted"})
-        shown = log.join(asked, on="session_id").with_columns(
-            right=(pl.col("category") == pl.col("wanted")).fill_null(False)
-        )
-        by = shown.group_by("wanted").agg(shown=pl.len(), right=pl.col("right").sum()).sort("wanted")
-        by.write_parquet(folder / "categories.parquet")
-        return category_accuracy(log, first)
+
+@dataclass(frozen=True)
+class MetSeeing(Task):
+    """The paper's online agent of RecSim, learning from rounds of users whose interests it sees, and fresh users."""
+
+    world: RecSimLog
+    rounds: int
+    round_users: int
+    users: int
+    seed: int
+    settings: Settings = ()
+    cost: ClassVar[float] = 60.0
+
+    @property
+    def label(self) -> str:
+        return f"online IQN that sees interests meets users of {self.world.name}, seed {self.seed}"
+
+    def make(self, folder: Path, store: Store) -> None:
+        environment = InterestEvolution()
+        config = OnlineConfig(rounds=self.rounds, users=self.round_users)
+        rules = RolloutConfig(after_skip=RECSIM_RULES.after_skip)
+        *_, last = learn_observed(environment, config, dict(self.settings), rules, self.seed)
+        vectors = slate_vectors(environment, dataset_of(self.world, store))
+        fresh = stream_seed(self.seed, "evaluation")
+        log = rollout(environment, last.policy, self.users, fresh, RECSIM_RULES, vectors=vectors)
+        _write(folder, "online", log, environment, self.seed)
+
+
+def _write(folder: Path, name: str, log: pl.DataFrame, environment: Environment, seed: int) -> None:
+    """What tables and figures need of a meeting."""
+    per_session(log, environment.responses).write_parquet(folder / "sessions.parquet")
+    popularity_curve(log, environment.n_items).head(RANKS).write_parquet(folder / "popularity.parquet")
+    found = summarise(name, log, environment.responses, environment.n_items, seed).to_json()
+    found |= {"rate": found[rate_name(environment.responses)], "gini": gini(log, environment.n_items)}
+    if environment.categories is not None and not isinstance(environment, InterestEvolution):
+        found["category_accuracy"] = _categories(folder, log, environment)
+    write_json(folder / "result.json", found)
+
+
+def _categories(folder: Path, log: pl.DataFrame, environment: Environment) -> float:
+    """The category accuracy, and by category of the session's first item in a file."""
+    opened = with_openings(log, environment).filter(pl.col("step") == 0)
+    first = opened.group_by("session_id", maintain_order=True).first().select("session_id", "category")
+    asked = first.filter(pl.col("category").is_not_null()).rename({"category": "wanted"})
+    shown = log.join(asked, on="session_id").with_columns(
+        right=(pl.col("category") == pl.col("wanted")).fill_null(False)
+    )
+    by = shown.group_by("wanted").agg(shown=pl.len(), right=pl.col("right").sum()).sort("wanted")
+    by.write_parquet(folder / "categories.parquet")
+    return category_accuracy(log, first)
+
+
+Meeting = Met | MetSeeing
