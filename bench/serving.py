@@ -62,7 +62,7 @@ def server(policy: Path, scratch: Path) -> Iterator[tuple[str, str, int]]:
         [sys.executable, "-m", "bcd4rec.cli", "serve", str(policy), *options],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": paths},
     )
     assert process.stdout is not None
     try:

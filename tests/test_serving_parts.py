@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from concurrent.futures import Future
@@ -12,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
+import bcd4rec
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
@@ -22,6 +26,7 @@ from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
+from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.metrics import Metrics
 from bcd4rec.serving.rates import arm_rates, wilson
 from bcd4rec.serving.recommending import Recommender
@@ -159,6 +164,21 @@ def test_recommendations_go_on_without_a_database(served: Served) -> None:
     assert "bcd4rec_unlogged_impressions_total 1.0" in service.metrics.text().decode()
 
 
+def test_a_session_that_is_told_twice_at_once_opens_once(served: Served) -> None:
+    """Both requests begin before one of them ends, as with a database that is asked in a thread."""
+    store = Away(room=9)
+    arms = Arms([Arm("a", served.folder, 1.0, Recommender(served))])
+    service = Service(arms, store, local=False)  # type: ignore[arg-type]
+    asked = RecommendRequest(session_id="s", session=[3, 5], k=2)
+
+    async def both() -> None:
+        await asyncio.gather(service.recommend(asked), service.recommend(asked))
+
+    asyncio.run(both())
+    slates = [one for one in store.taken if isinstance(one, Impression)]
+    assert [(one.arm, one.step, len(one.items)) for one in slates] == [("told", 0, 2), ("a", 1, 2), ("a", 2, 2)]
+
+
 def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(Arms([Arm("a", served.folder, 1.0, Recommender(served))]), Away(9))  # type: ignore[arg-type]
 
@@ -193,6 +213,46 @@ def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
     assert begun.covers("b")
     begun.told(["from before the restart"])
     assert not begun.covers("b")
+
+
+# ---- threads
+
+THREADS_OF_PRODUCTS = """
+import ctypes, sys
+from pathlib import Path
+from bcd4rec.cli import main
+sys.argv = ["bcd4rec", "serve", "no/such/policy"]
+try:
+    main()
+except SystemExit:
+    pass
+paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "numpy" in line}
+for library in [ctypes.CDLL(path) for path in paths if "openblas" in path]:
+    for name in ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads"):
+        if hasattr(library, name):
+            print(getattr(library, name)())
+            raise SystemExit
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")], ids=["alone", "told"]
+)
+def test_small_products_take_one_thread(given: dict[str, str], expected: str) -> None:
+    if not Path("/proc/self/maps").exists() or (os.cpu_count() or 1) < 2:
+        pytest.skip("threads cannot be counted here")
+    environment = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    path = str(Path(bcd4rec.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_OF_PRODUCTS],
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONPATH": path} | given,
+    )
+    assert "no/such/policy is not a folder" in done.stderr
+    if not done.stdout:
+        pytest.skip("NumPy was not built with OpenBLAS")
+    assert done.stdout.strip() == expected
 
 
 # ---- limits

@@ -378,9 +378,9 @@ def test_memory_forgets_what_was_committed_long_ago() -> None:
     recent.add(records)
     recent.committed(records[:4])
     assert [one.request_id for one in recent.slates("s")] == ["r1", "r2"]
-    assert recent.answers("r0") == {("a", "click"): NOW, ("b", "buy"): NOW}
+    assert recent.answers(["r0", "r1", "r9"]) == {"r0": {("a", "click"): NOW, ("b", "buy"): NOW}}
     recent.committed(records[4:])
-    assert recent.answers("r0") == {("b", "buy"): NOW}
+    assert recent.answers(["r0"]) == {"r0": {("b", "buy"): NOW}}
     recent.forget(records)
     assert len(recent) == 0
     assert recent._slates == recent._answers == {}

@@ -49,6 +49,7 @@ def serve(
 ) -> None:
     """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
     _need_packages()
+    _one_thread_for_products()
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say
     from bcd4rec.policies.ranking import Exploration
@@ -96,6 +97,15 @@ def _need_packages() -> None:
     missing = [name for name in ("fastapi", "uvicorn", "orjson", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise InputError(f"Serving needs {', '.join(missing)}: pip install 'bcd4rec[serve]'.")
+
+
+def _one_thread_for_products() -> None:
+    """Before NumPy is loaded, which looks only then: its other threads would wait for each small product at full speed,
+    and take as much processor time as everything else together. Whoever sets these variables is listened to."""
+    import os
+
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
 
 
 def _refuse_own(kind: str) -> None:

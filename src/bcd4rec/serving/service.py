@@ -5,7 +5,6 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from bcd4rec.data.vocabulary import ItemId
@@ -57,13 +56,12 @@ class Service:
 
     async def _events(self, asked: RecommendRequest, session_id: str) -> tuple[Events, bool]:
         """What happened in the session, and whether the server hears of it for the first time."""
-        known: Sequence[tuple[ItemId, str | None]] = []
-        if asked.session_id is not None:
-            known = await self._known(session_id)
         if asked.session is None:
-            return list(known), False
+            return ([*await self._known(session_id)] if asked.session_id is not None else []), False
         given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
-        return given, not known and session_id not in self._steps
+        if asked.session_id is None:
+            return given, True
+        return given, session_id not in self._steps and not await self._known(session_id)
 
     async def _known(self, session_id: str) -> list[tuple[str, str]]:
         if not self._local:
@@ -118,9 +116,9 @@ class Service:
             return
         now = time.time_ns() // 1000
         records: list[Record] = []
-        if opening:
+        if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
             records += _opening(arm, request_id, session_id, opening, now - 1)
-        step = self._step(session_id, bool(opening))
+        step = self._step(session_id, opened)
         propensities = tuple(one["propensity"] for one in answer["items"])
         values = tuple(one["value"] for one in answer["items"])
         records.append(

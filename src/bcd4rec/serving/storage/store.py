@@ -79,13 +79,12 @@ class Store:
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
         slates, feedback = ([], []) if in_memory else self._read_session(session_id, list(shown))
         shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
-        stored: dict[str, Answers] = {}
+        answers = self._recent.answers(shown)
         for request, item, response, when in feedback:
-            stored.setdefault(request, {})[item, response] = when
+            answers.setdefault(request, {})[item, response] = when
         events = []
-        for request, (step, items) in shown.items():
-            answers = self._recent.answers(request) | stored.get(request, {})
-            events += _events(step, items, answers, self._rewards)
+        for request, given in answers.items():
+            events += _events(*shown[request], given, self._rewards)
         return [(item, response) for *_, item, response in sorted(events)]
 
     def arms(self) -> list[ArmCounts]:

@@ -15,7 +15,7 @@ from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus
 
-GROUP_SECONDS = 0.002  # how long the first record of a group waits for others
+GROUP_SECONDS = 0.005  # how long the first record of a group waits for others: a commit costs as much as ten records
 GROUP_RECORDS = 5_000
 PATIENCE = 1.0  # seconds to wait for another process's lock
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a database that is away
