@@ -3,10 +3,13 @@
 import asyncio
 import itertools
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 
 import bcd4rec
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
+from bcd4rec.serving import protocol
 from bcd4rec.serving.app import make_app
 from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.begun import Begun
@@ -28,12 +33,13 @@ from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
 from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.rates import arm_rates, wilson
+from bcd4rec.serving.rates import arm_rates, clustered, wilson
 from bcd4rec.serving.recommending import Recommender
+from bcd4rec.serving.running import listen
 from bcd4rec.serving.security import Keys, Limits, Rates, read_keys
 from bcd4rec.serving.service import Service
-from bcd4rec.serving.storage.records import ArmCounts, Impression, StoreStatus
-from bcd4rec.serving.storage.store import BufferFull
+from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, StoreStatus
+from bcd4rec.serving.storage.store import BufferFull, open_store
 from serving_help import ITEMS, quantile_policy, saved
 
 
@@ -126,6 +132,9 @@ class Away:
     def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
         return []
 
+    def look_up(self, session_id: str) -> tuple[list[tuple[str, str]], bool]:
+        return [], False
+
     def status(self) -> StoreStatus:
         return StoreStatus(False, len(self.taken), 0, "OperationalError: secret.internal:5432 refused", None)
 
@@ -215,6 +224,23 @@ def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
     assert not begun.covers("b")
 
 
+def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(served: Served, tmp_path: Path) -> None:
+    url, arms = str(tmp_path / "store.sqlite"), Arms([Arm("a", served.folder, 1.0, Recommender(served))])
+    store = open_store(url)
+    store.submit([Impression("r", "anna", 0, "v", "a", 1, ("7",), (1.0,), (0.0,)), Feedback("r", "7", "click", 2)])
+    store.close()
+    store = open_store(url)
+    service = Service(arms, store)
+    store._drop_reader()  # as when the database does not answer
+    assert asyncio.run(service._known("anna")) == []
+    store._refresh_reader()
+    assert asyncio.run(service._known("anna")) == [("7", "click")]
+    assert asyncio.run(service._known("bert")) == []
+    assert service._begun.covers("bert")
+    assert not service._begun.covers("anna")
+    store.close()
+
+
 # ---- threads
 
 THREADS_OF_PRODUCTS = """
@@ -277,6 +303,49 @@ def test_a_slow_body_is_not_waited_for(served: Served) -> None:
     assert sent[0]["status"] == 408
 
 
+@pytest.fixture
+def raw_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server in this process that answers 204, and waits only 0.3 seconds for a request's head."""
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    bound = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol.BoundedHead, lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    yield bound.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def said_to(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """What the server answers until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause)
+        answer = b""
+        while part := connection.recv(1000):
+            answer += part
+    return answer
+
+
+def test_the_head_of_a_request_is_bounded(raw_port: int) -> None:
+    head, end = b"GET / HTTP/1.1\r\nhost: x\r\n", b"connection: close\r\n\r\n"
+    assert said_to(raw_port, head + end).startswith(b"HTTP/1.1 204")
+    assert said_to(raw_port, head, b"a: b\r\n", end, pause=0.05).startswith(b"HTTP/1.1 204")  # in pieces, but soon
+    assert said_to(raw_port, head + b"long: " + b"a" * 60_000 + b"\r\n" + end).startswith(b"HTTP/1.1 204")
+    line = b"many: " + b"a" * 994 + b"\r\n"
+    assert said_to(raw_port, head, *[line] * 66, pause=0.001).startswith(b"HTTP/1.1 431")
+    for slow in ((), (head,), (head + b"\r\n", head)):  # nothing at all, half a head, half of the second one
+        began = time.monotonic()
+        said_to(raw_port, *slow)
+        assert 0.2 < time.monotonic() - began < 3
+
+
 def test_rates_refill(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -313,10 +382,38 @@ def test_wilson_intervals_by_hand() -> None:
     assert (wilson(0.0, 0).low, wilson(0.0, 0).high) == (0.0, 1.0)
 
 
+def test_intervals_over_sessions_by_hand() -> None:
+    # 0 of 3, 1 of 6 and 5 of 9 items: r = 1/3, Σ (y − r·n)² = 1 + 1 + 4, variance 3/2 · 6 / 18² = 1/36,
+    # as sure as (1/3 · 2/3) · 36 = 8 independent items; three sessions: t = 4.3027 instead of 1.96
+    expected = wilson(1 / 3, 8 * (1.959964 / 4.302653) ** 2)
+    found = clustered(1 / 3, 3, 18, 6.0)
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 3, expected.low, expected.high), abs=1e-6)
+    alike = clustered(0.5, 1000, 4000, 0.0)  # never surer than if all items were independent
+    assert (alike.low, alike.high) == pytest.approx((wilson(0.5, 4000).low, wilson(0.5, 4000).high), abs=1e-4)
+    assert clustered(0.0, 40, 400, 0.0) == wilson(0.0, 40)
+    assert clustered(0.5, 1, 400, 0.0) == wilson(0.5, 1)
+
+
+def test_intervals_over_sessions_hold_what_they_promise() -> None:
+    """People differ: each session has its own rate, and its own length. Items alone would make everything too sure."""
+    luck, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
+    inside = too_sure = 0
+    for _ in range(runs):
+        shown = 3 * luck.geometric(0.2, sessions)
+        answered = luck.binomial(shown, luck.beta(1, 4, sessions))
+        share = answered.sum() / shown.sum()
+        over_sessions = clustered(share, sessions, shown.sum(), float(((answered - share * shown) ** 2).sum()))
+        over_items = wilson(share, shown.sum())
+        inside += over_sessions.low <= truth <= over_sessions.high
+        too_sure += over_items.low <= truth <= over_items.high
+    assert 0.92 <= inside / runs <= 0.98
+    assert too_sure / runs < 0.75
+
+
 def test_rates_per_item_and_per_request() -> None:
-    counts = ArmCounts("v", "a", sessions=50, requests=40, impressions=100, responses={"click": 20})
+    counts = ArmCounts("v", "a", 50, requests=40, impressions=100, responses={"click": 20}, residuals={"click": 16.0})
     found = arm_rates(counts, serving=True)
-    assert found.rates["click"] == wilson(0.2, 50)
+    assert found.rates["click"] == clustered(0.2, 50, 100, 16.0)
     assert found.per_request == {"click": 0.5}
 
 

@@ -94,7 +94,8 @@ def _need_packages() -> None:
 
     from bcd4rec.errors import InputError
 
-    missing = [name for name in ("fastapi", "uvicorn", "orjson", "prometheus_client") if find_spec(name) is None]
+    needed = ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client")
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(f"Serving needs {', '.join(missing)}: pip install 'bcd4rec[serve]'.")
 

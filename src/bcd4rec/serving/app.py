@@ -21,10 +21,10 @@ from bcd4rec.serving import direct, failures, messages
 from bcd4rec.serving.arms import Arm
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Asgi, Gate
-from bcd4rec.serving.metrics import TOLD
 from bcd4rec.serving.rates import arm_rates
 from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.service import Service
+from bcd4rec.serving.storage.records import TOLD
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {

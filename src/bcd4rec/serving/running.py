@@ -9,6 +9,7 @@ import uvicorn
 
 from bcd4rec.errors import InputError
 from bcd4rec.serving.gate import Asgi
+from bcd4rec.serving.protocol import BoundedHead
 from bcd4rec.serving.security import Limits
 
 KEEP_ALIVE = 30
@@ -55,7 +56,8 @@ def run(app: Asgi, bound: socket.socket, limits: Limits, tell: Callable[[], None
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         limit_concurrency=limits.concurrency,
-        h11_max_incomplete_event_size=1 << 16,
+        http=BoundedHead,
+        ws="none",
     )
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):  # being told to stop is no failure

@@ -14,9 +14,9 @@ from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
-from bcd4rec.serving.metrics import TOLD, Metrics
+from bcd4rec.serving.metrics import Metrics
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
-from bcd4rec.serving.storage.records import Feedback, Impression, Record
+from bcd4rec.serving.storage.records import TOLD, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
 
 PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
@@ -68,8 +68,8 @@ class Service:
             return await asyncio.to_thread(self.store.session, session_id)
         if self._begun.covers(session_id):
             return self.store.session(session_id, in_memory=True)
-        known = self.store.session(session_id)
-        if not known:
+        known, asked = self.store.look_up(session_id)
+        if asked and not known:
             self._begun.begin(session_id)
         return known
 

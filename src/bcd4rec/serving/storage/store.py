@@ -76,8 +76,13 @@ class Store:
         Its strongest response counts. Responses of the same moment stand in the order in which items were shown.
         While the database is away, and with `in_memory`, this is what the records in memory tell.
         """
+        return self.look_up(session_id, in_memory)[0]
+
+    def look_up(self, session_id: str, in_memory: bool = False) -> tuple[list[tuple[str, str]], bool]:
+        """What `session` tells, and whether the database was asked."""
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
-        slates, feedback = ([], []) if in_memory else self._read_session(session_id, list(shown))
+        stored = None if in_memory else self._read_session(session_id, list(shown))
+        slates, feedback = stored or ([], [])
         shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
         answers = self._recent.answers(shown)
         for request, item, response, when in feedback:
@@ -85,7 +90,7 @@ class Store:
         events = []
         for request, given in answers.items():
             events += _events(*shown[request], given, self._rewards)
-        return [(item, response) for *_, item, response in sorted(events)]
+        return [(item, response) for *_, item, response in sorted(events)], stored is not None
 
     def arms(self) -> list[ArmCounts]:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
@@ -114,14 +119,14 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
-        """Slates and feedback, also to the `new` slates, that the database knows; nothing while it is away.
+    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]] | None:
+        """Slates and feedback, also to the `new` slates, that the database knows; None while it is away.
 
         Never connects: that could take seconds.
         """
         with self._reading:
             if self._reader is None:
-                return [], []
+                return None
             try:
                 slates = queries.slates_of(self._reader, session_id)
                 requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
@@ -131,7 +136,7 @@ class Store:
                     raise
                 log.warning("A session was told from memory: %s", words(error))
                 self._close_reader()
-                return [], []
+                return None
 
     def _refresh_reader(self) -> None:
         """Called by the writing thread when the database is there."""
