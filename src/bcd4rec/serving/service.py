@@ -5,8 +5,10 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
+from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
@@ -15,6 +17,7 @@ from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import Metrics
+from bcd4rec.serving.model import Preference
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
 from bcd4rec.serving.storage.records import TOLD, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
@@ -46,10 +49,12 @@ class Service:
         arm = self.arms.of(session_id)
         events, opening = await self._events(asked, session_id)
         self._refuse_unknown_responses(arm, events)
-        if arm.recommender.heavy or asked.explain:
-            answer = await asyncio.to_thread(self._answer, asked, arm, events, request_id)
+        question = _question(asked, arm, events)
+        together = arm.recommender.together
+        if together is None or asked.explain:
+            answer = await asyncio.to_thread(self._answer, asked, question, arm, request_id)
         else:
-            answer = self._answer(asked, arm, events, request_id)
+            answer = self._answer(asked, question, arm, request_id, await together.preference(question.states))
         if asked.record:
             self._note(arm, request_id, session_id, events if opening else [], answer)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
@@ -73,21 +78,22 @@ class Service:
             self._begun.begin(session_id)
         return known
 
-    def _answer(self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str) -> dict[str, Any]:
-        served, recommender = arm.recommender.served, arm.recommender
-        history = read_history(served, events)
-        states = served.states(history.liked, history.skipped)
-        excluded, strange = served.vocabulary.encode(asked.exclude)
-        candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
-        gone = sorted({*history.liked, *excluded})
+    def _answer(
+        self,
+        asked: RecommendRequest,
+        question: "_Question",
+        arm: Arm,
+        request_id: str,
+        known: Preference | None = None,
+    ) -> dict[str, Any]:
+        recommender, states, gone = arm.recommender, question.states, question.gone
         explores = self.exploration.kind != "none" and asked.explore is not False
         luck = generator(self.seed, "explore", request_id) if explores else None
-        slate = recommender.slate(states, asked.k, gone, candidates, self.exploration, luck)
-        unknown = [*history.unknown, *strange, *foreign]
+        slate = recommender.slate(states, asked.k, gone, question.candidates, self.exploration, luck, known)
         found = self._items(arm, slate)
-        answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(unknown))}
-        if unknown:
-            self.metrics.unknown.inc(len(unknown))
+        answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(question.unknown))}
+        if question.unknown:
+            self.metrics.unknown.inc(len(question.unknown))
         if asked.explain:
             details, answer["beside"] = recommender.explain(states, slate, gone, asked.k)
             for one, more in zip(found, details, strict=True):
@@ -159,6 +165,25 @@ class Service:
             return False
         future.result()
         return True
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request in the policy's numbers."""
+
+    states: States
+    gone: list[int]
+    candidates: list[int] | None
+    unknown: list[ItemId]
+
+
+def _question(asked: RecommendRequest, arm: Arm, events: Events) -> _Question:
+    served = arm.recommender.served
+    history = read_history(served, events)
+    excluded, strange = served.vocabulary.encode(asked.exclude)
+    candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
+    gone, unknown = sorted({*history.liked, *excluded}), [*history.unknown, *strange, *foreign]
+    return _Question(served.states(history.liked, history.skipped), gone, candidates, unknown)
 
 
 def _look(future: "asyncio.Future[None]") -> None:
