@@ -343,6 +343,24 @@ def test_a_slow_body_is_not_waited_for(served: Served) -> None:
     assert sent[0]["status"] == 408
 
 
+def test_requests_at_once_are_bounded() -> None:
+    async def slow(body: bytes) -> tuple[int, bytes]:
+        await asyncio.sleep(0.05)
+        return 200, body
+
+    metrics = Metrics(list, Away().status)
+    gate = Gate(lambda *_: pytest.fail("went on"), {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=2), metrics)
+
+    async def talk() -> list[tuple[int, bytes]]:
+        transport = httpx.ASGITransport(gate)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            first = await asyncio.gather(*(client.post("/slow", content=b"{}") for _ in range(3)))
+            return [(one.status_code, one.content) for one in [*first, await client.post("/slow", content=b"{}")]]
+
+    refused = (503, b'{"error":"Too many requests at once; try again in a second."}')
+    assert asyncio.run(talk()) == [(200, b"{}"), (200, b"{}"), refused, (200, b"{}")]
+
+
 @pytest.fixture
 def raw_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server in this process that answers 204, and waits only 0.3 seconds for a request's head."""

@@ -86,7 +86,7 @@ def serve(
             say("Everybody who reaches this address may use it: there is no API key. Set BCD4REC_API_KEYS.")
         say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, arms[0], bool(keys))}")
 
-    run(make_app(service, keys, admin, limits, names), bound, limits, tell)
+    run(make_app(service, keys, admin, limits, names), bound, tell)
 
 
 def _need_packages() -> None:

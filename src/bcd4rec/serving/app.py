@@ -114,7 +114,9 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         storage = asdict(status) | {"last_error": error}
         return _json({"status": word, "storage": storage, "uptime_seconds": time.monotonic() - began})
 
-    @app.get("/v1/ready", response_model=messages.Ready, responses=_some(429, 503))
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": messages.Ready | messages.Problem}}
+
+    @app.get("/v1/ready", response_model=messages.Ready, responses=_some(429) | unready)
     async def ready() -> Response:
         """Whether requests are answered."""
         return _json({"ready": app.state.ready}, 200 if app.state.ready else 503)
@@ -140,7 +142,8 @@ def _add_watching(app: FastAPI, service: Service) -> None:
 
 
 def _some(*codes: int) -> dict[int | str, dict[str, Any]]:
-    return {code: PROBLEMS[code] for code in codes}
+    """These problems, and too many requests at once, which every route may meet."""
+    return {code: PROBLEMS[code] for code in (*codes, 503)}
 
 
 def _add_policies(app: FastAPI, service: Service) -> None:

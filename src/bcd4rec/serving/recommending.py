@@ -71,8 +71,8 @@ class Recommender:
     def __init__(self, served: Served, retrieval: Retrieval | None = None):
         self.served, self.retrieval = served, retrieval
         policy = served.policy
+        # None where a request takes milliseconds, so that others should not wait for it.
         self.together = Together(policy) if isinstance(policy, OnnxPolicy) and policy.n_items <= LIGHT else None
-        """None where a request takes milliseconds, so that others should not wait for it."""
 
     def slate(
         self,
