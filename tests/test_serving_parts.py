@@ -22,11 +22,12 @@ import uvicorn
 import bcd4rec
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
 from bcd4rec.serving import protocol, together
 from bcd4rec.serving.app import make_app
-from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.arms import Arm, Arms, load_arm
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Gate
@@ -41,7 +42,7 @@ from bcd4rec.serving.security import Keys, Limits, Rates, read_keys
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, StoreStatus
 from bcd4rec.serving.storage.store import BufferFull, open_store
-from serving_help import ITEMS, quantile_policy, saved
+from serving_help import ABOUT, ITEMS, VOCABULARY, quantile_policy, saved
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +279,23 @@ def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(se
     assert asyncio.run(service._known("bert")) == []
     assert service._begun.covers("bert")
     assert not service._begun.covers("anna")
+    store.close()
+
+
+def test_a_reloaded_policy_says_anew_which_response_is_the_strongest(tmp_path: Path) -> None:
+    policy, folder = quantile_policy("meanpool", "implicit"), tmp_path / "policy"
+    folder.mkdir()
+    service, store = None, open_store(str(tmp_path / "store.sqlite"))
+    for rewards, strongest in (
+        ({"skip": 0, "click": 1, "buy": 5}, "buy"),
+        ({"skip": 0, "click": 9, "buy": 5}, "click"),
+    ):
+        bundle.save(policy, "quantile_policy", VOCABULARY, folder, ABOUT | {"responses": {"rewards": rewards}})
+        service = service or Service(Arms([load_arm("a", folder, 1.0)]), store)
+        service.reload(None)
+        told = [Feedback("r", "7", "click", 2), Feedback("r", "7", "buy", 3)]
+        store.submit([Impression("r", "anna", 0, "v", "a", 1, ("7",), (1.0,), (0.0,)), *told])
+        assert store.session("anna") == [("7", strongest)]
     store.close()
 
 

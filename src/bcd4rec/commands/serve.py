@@ -67,24 +67,23 @@ def serve(
     keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
     names = Names.read(items) if items is not None else None
     with progress() as tick:
-        arms = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
-        arms += [load_arm("b", ab, share, tick)] if ab is not None else []
-    bound = listen(host, port)
-    rewards = {name: value for arm in arms for name, value in arm.recommender.served.responses.rewards.items()}
-    store = open_store(database, buffer, retention_days, rewards)
+        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
+        loaded += [load_arm("b", ab, share, tick)] if ab is not None else []
+    arms, bound = Arms(loaded, seed), listen(host, port)
+    store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(Arms(arms, seed), store, exploration, seed, local)
+    service = Service(arms, store, exploration, seed, local)
     limits = Limits(body=largest_body, rate=rate)
     where = address(bound)
 
     def tell() -> None:
         if json:
-            emit_json({"address": where, "policies": [arm.version for arm in arms], "database": database})
-        for arm in arms:
+            emit_json({"address": where, "policies": [arm.version for arm in loaded], "database": database})
+        for arm in loaded:
             say(_about(arm))
         if not keys and host not in ("127.0.0.1", "::1", "localhost"):
             say("Everybody who reaches this address may use it: there is no API key. Set BCD4REC_API_KEYS.")
-        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, arms[0], bool(keys))}")
+        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], bool(keys))}")
 
     run(make_app(service, keys, admin, limits, names), bound, tell)
 

@@ -161,7 +161,7 @@ def _add_policies(app: FastAPI, service: Service) -> None:
         if asked.arm is not None and asked.arm not in [arm.name for arm in service.arms.all]:
             return _problem(422, f"arm: found {asked.arm!r}, expected one of the running arms.")
         try:
-            await asyncio.to_thread(service.arms.reload, asked.arm)
+            await asyncio.to_thread(service.reload, asked.arm)
         except InputError as error:
             return _problem(409, f"The old policy goes on: {error}")
         return described(service.arms.all)

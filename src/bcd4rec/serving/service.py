@@ -36,6 +36,11 @@ class Service:
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
+    def reload(self, name: str | None) -> None:
+        """Read policies anew; what they say about rewards holds for sessions from then on."""
+        self.arms.reload(name)
+        self.store.rewards = self.arms.rewards
+
     # ---- recommending
 
     def _new_id(self) -> str:
@@ -148,7 +153,7 @@ class Service:
     async def feedback(self, told: FeedbackRequest) -> bool:
         """Whether the responses are on disk; if not, they wait in memory for the database."""
         now = time.time_ns() // 1000
-        names = {name for arm in self.arms.all for name in arm.recommender.served.responses.names}
+        names = self.arms.rewards
         records = []
         for answer in told.responses:
             request_id = answer.request_id or told.request_id

@@ -53,7 +53,7 @@ class Store:
     """All methods may be called from any thread; none of them waits for a write."""
 
     def __init__(self, database: Database, buffer: int, retention_days: float | None, rewards: Mapping[str, float]):
-        self._database, self._rewards = database, rewards
+        self._database, self.rewards = database, rewards
         self._recent = Recent()
         self._reading = threading.Lock()
         self._reader: Connection | None = None
@@ -89,7 +89,7 @@ class Store:
             answers.setdefault(request, {})[item, response] = when
         events = []
         for request, given in answers.items():
-            events += _events(*shown[request], given, self._rewards)
+            events += _events(*shown[request], given, self.rewards)
         return [(item, response) for *_, item, response in sorted(events)], stored is not None
 
     def arms(self) -> list[ArmCounts]:
