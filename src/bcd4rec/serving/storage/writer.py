@@ -15,7 +15,7 @@ from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus
 
-# A commit costs as much as ten records, so a group waits for others: longer, the more there were in the group before.
+# A commit costs as much as twenty records, so a group waits for others: longer, the more there were in the group before.
 WAIT_SECONDS, LONGEST_WAIT = 0.0005, 0.005  # for each of those, and at most
 GROUP_RECORDS = 5_000
 PATIENCE = 1.0  # seconds to wait for another process's lock
