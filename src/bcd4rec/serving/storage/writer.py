@@ -15,8 +15,8 @@ from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus
 
-# A commit costs as much as twenty records, so a group waits for others: longer, the more there were in the group before.
-WAIT_SECONDS, LONGEST_WAIT = 0.0005, 0.005  # for each of those, and at most
+# A commit costs as much as twenty records, so a group waits for others, and longer if the one before was large.
+WAIT_SECONDS, LONGEST_WAIT = 0.0005, 0.005  # for each record of the one before, and at most
 GROUP_RECORDS = 5_000
 PATIENCE = 1.0  # seconds to wait for another process's lock
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a database that is away
