@@ -6,6 +6,7 @@ A process of its own, so that what it needs is not the server's. Prints one JSON
 import asyncio
 import json
 import random
+import resource
 import sys
 import time
 from collections import deque
@@ -42,7 +43,7 @@ class Load:
         self._end = self._warm + seconds
         self._pending: Pending = deque(maxlen=100_000)
         self.latencies: list[float] = []
-        self.errors = self.stored = 0
+        self.asked = self.errors = self.stored = 0
 
     async def run(self) -> None:
         jobs = [self._ask(number) for number in range(CONNECTIONS)]
@@ -64,10 +65,11 @@ class Load:
                 body = json.dumps(session).encode()
             began = time.perf_counter()
             status, answer = await connection.ask("POST" if body else "GET", path, body)
+            self.errors += status != 200
             if began >= self._warm:
                 self.latencies.append(time.perf_counter() - began)
-                self.errors += status != 200
             asked += 1
+            self.asked += 1
             if self._kind == "recommend" and status == 200:
                 found = json.loads(answer)
                 chosen = found["items"][luck.randrange(SLATE)]["item"]
@@ -85,7 +87,8 @@ class Load:
             told = [{"request_id": request, "item": item, "response": "click"} for request, item in batch]
             status, _ = await connection.ask("POST", "/v1/feedback", json.dumps({"responses": told}).encode())
             self.errors += status not in (200, 202)
-            self.stored += len(batch) if status == 200 else 0
+            if status == 200 and time.perf_counter() >= self._warm:
+                self.stored += len(batch)
 
 
 def main(host: str, port: str, kind: str, seconds: str, items: str) -> None:
@@ -103,6 +106,8 @@ def main(host: str, port: str, kind: str, seconds: str, items: str) -> None:
 
     found = {"requests_per_second": round(len(times) / float(seconds), 1), "p50_ms": quantile(0.5)}
     found |= {"p90_ms": quantile(0.9), "p99_ms": quantile(0.99), "errors": load.errors, "stored": load.stored}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    found |= {"asked": load.asked, "client_seconds": used.ru_utime + used.ru_stime}
     print(json.dumps(found))
 
 

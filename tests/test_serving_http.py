@@ -225,7 +225,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
 
 def test_keys(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# those who may ask\nfirst-key-of-the-tests\nsecond-key-of-the-tests\n")
-    options = ["--api-keys", tmp_path / "keys", "--rate", 40, "--largest-body", 2000]
+    options = ["--api-keys", tmp_path / "keys", "--rate", 12, "--largest-body", 2000]
     with serving(tmp_path, folder, *options, environment=KEYED) as server:
         for key, status in (("", 401), ("wrong-key-of-the-tests", 403), ("first-key-of-the-tests", 200)):
             assert server.post("/v1/recommend", {}, x_api_key=key).status_code == status
@@ -253,7 +253,7 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
         assert chunked.status_code == 413
         asked = [server.client.get("/v1/policy", headers={"x-api-key": "second-key-of-the-tests"}) for _ in range(80)]
         refused = [answer for answer in asked if answer.status_code == 429]
-        assert 0 < len(refused) < 60
+        assert 0 < len(refused) < 70  # a second's worth of 12 is let in
         assert refused[0].headers["retry-after"] == "1"
         assert server.client.get("/v1/health").status_code in (200, 429)
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ def test_what_is_known_of_a_policy(tmp_path: Path) -> None:
     states = served.states([1, 2, 3, 4, 5, 6], [7])
     assert states.positives.tolist() == [[2, 3, 4, 5, 6]]
     assert states.skips.tolist() == [[7] + [PAD] * (SKIPS - 1)]
+    assert served.states([], list(range(SKIPS + 2))).skips.tolist() == [list(range(2, SKIPS + 2))]
+    empty = replace(served, skips=0).states([], [1, 2])
+    assert (empty.positives.tolist(), empty.skips.shape) == ([[PAD] * LENGTH], (1, 0))
     other = load(saved(quantile_policy("tastes", "expected"), "quantile_policy", tmp_path))
     assert len(served.version) == 12
     assert other.version != served.version

@@ -2,8 +2,14 @@
 
 import asyncio
 import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,25 +17,32 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import uvicorn
 
+import bcd4rec
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
+from bcd4rec.serving import protocol, together
 from bcd4rec.serving.app import make_app
-from bcd4rec.serving.arms import Arm, Arms
+from bcd4rec.serving.arms import Arm, Arms, load_arm
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
+from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.rates import arm_rates, wilson
+from bcd4rec.serving.model import OnnxPolicy
+from bcd4rec.serving.rates import arm_rates, clustered, wilson
 from bcd4rec.serving.recommending import Recommender
+from bcd4rec.serving.running import listen
 from bcd4rec.serving.security import Keys, Limits, Rates, read_keys
 from bcd4rec.serving.service import Service
-from bcd4rec.serving.storage.records import ArmCounts, Impression, StoreStatus
-from bcd4rec.serving.storage.store import BufferFull
-from serving_help import ITEMS, quantile_policy, saved
+from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, StoreStatus
+from bcd4rec.serving.storage.store import BufferFull, open_store
+from serving_help import ABOUT, ITEMS, VOCABULARY, quantile_policy, saved
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +96,45 @@ def test_the_same_request_explores_alike(served: Served) -> None:
     assert slates[0] == slates[1] != slates[2]
 
 
+# ---- requests that arrive together
+
+
+def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MOST", 3)
+    policy, sessions = served.policy, [[], [2], [5, 9, 2], [7, 7], [1, 2, 3, 4, 5, 6, 7]]
+    assert isinstance(policy, OnnxPolicy)
+    rows: list[int] = []
+    whole = policy.preference
+    monkeypatch.setattr(policy, "preference", lambda states: rows.append(len(states)) or whole(states))
+    one = together.Together(policy)
+    states = [served.states(liked, [3, 3]) for liked in sessions]
+
+    async def ask() -> list[Any]:
+        alone = await one.preference(states[0])
+        gone = asyncio.ensure_future(one.preference(states[1]))
+        asyncio.get_running_loop().call_soon(gone.cancel)  # a client that does not wait for its answer
+        found = await asyncio.gather(*map(one.preference, states), gone, return_exceptions=True)
+        return [alone, *found]
+
+    alone, *found, gone = asyncio.run(ask())
+    assert rows == [1, 3, 3]
+    assert isinstance(gone, asyncio.CancelledError)
+    for state, (preference, bias) in zip([states[0], *states], [alone, *found], strict=True):
+        np.testing.assert_allclose(preference, whole(state)[0], atol=1e-6)
+        np.testing.assert_allclose(bias, whole(state)[1], atol=1e-6)
+
+
+def test_what_fails_fails_for_all_that_came_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(served.policy, OnnxPolicy)
+    monkeypatch.setattr(served.policy, "preference", lambda states: 1 // 0)
+    one, states = together.Together(served.policy), served.states([], [])
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(one.preference(states), one.preference(states), return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(ask())] == [ZeroDivisionError] * 2
+
+
 # ---- arms
 
 
@@ -120,6 +172,9 @@ class Away:
 
     def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
         return []
+
+    def look_up(self, session_id: str) -> tuple[list[tuple[str, str]], bool]:
+        return [], False
 
     def status(self) -> StoreStatus:
         return StoreStatus(False, len(self.taken), 0, "OperationalError: secret.internal:5432 refused", None)
@@ -159,6 +214,21 @@ def test_recommendations_go_on_without_a_database(served: Served) -> None:
     assert "bcd4rec_unlogged_impressions_total 1.0" in service.metrics.text().decode()
 
 
+def test_a_session_that_is_told_twice_at_once_opens_once(served: Served) -> None:
+    """Both requests begin before one of them ends, as with a database that is asked in a thread."""
+    store = Away(room=9)
+    arms = Arms([Arm("a", served.folder, 1.0, Recommender(served))])
+    service = Service(arms, store, local=False)  # type: ignore[arg-type]
+    asked = RecommendRequest(session_id="s", session=[3, 5], k=2)
+
+    async def both() -> None:
+        await asyncio.gather(service.recommend(asked), service.recommend(asked))
+
+    asyncio.run(both())
+    slates = [one for one in store.taken if isinstance(one, Impression)]
+    assert [(one.arm, one.step, len(one.items)) for one in slates] == [("told", 0, 2), ("a", 1, 2), ("a", 2, 2)]
+
+
 def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(Arms([Arm("a", served.folder, 1.0, Recommender(served))]), Away(9))  # type: ignore[arg-type]
 
@@ -195,6 +265,80 @@ def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
     assert not begun.covers("b")
 
 
+def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(served: Served, tmp_path: Path) -> None:
+    url, arms = str(tmp_path / "store.sqlite"), Arms([Arm("a", served.folder, 1.0, Recommender(served))])
+    store = open_store(url)
+    store.submit([Impression("r", "anna", 0, "v", "a", 1, ("7",), (1.0,), (0.0,)), Feedback("r", "7", "click", 2)])
+    store.close()
+    store = open_store(url)
+    service = Service(arms, store)
+    store._drop_reader()  # as when the database does not answer
+    assert asyncio.run(service._known("anna")) == []
+    store._refresh_reader()
+    assert asyncio.run(service._known("anna")) == [("7", "click")]
+    assert asyncio.run(service._known("bert")) == []
+    assert service._begun.covers("bert")
+    assert not service._begun.covers("anna")
+    store.close()
+
+
+def test_a_reloaded_policy_says_anew_which_response_is_the_strongest(tmp_path: Path) -> None:
+    policy, folder = quantile_policy("meanpool", "implicit"), tmp_path / "policy"
+    folder.mkdir()
+    service, store = None, open_store(str(tmp_path / "store.sqlite"))
+    for rewards, strongest in (
+        ({"skip": 0, "click": 1, "buy": 5}, "buy"),
+        ({"skip": 0, "click": 9, "buy": 5}, "click"),
+    ):
+        bundle.save(policy, "quantile_policy", VOCABULARY, folder, ABOUT | {"responses": {"rewards": rewards}})
+        service = service or Service(Arms([load_arm("a", folder, 1.0)]), store)
+        service.reload(None)
+        told = [Feedback("r", "7", "click", 2), Feedback("r", "7", "buy", 3)]
+        store.submit([Impression("r", "anna", 0, "v", "a", 1, ("7",), (1.0,), (0.0,)), *told])
+        assert store.session("anna") == [("7", strongest)]
+    store.close()
+
+
+# ---- threads
+
+THREADS_OF_PRODUCTS = """
+import ctypes, sys
+from pathlib import Path
+from bcd4rec.cli import main
+sys.argv = ["bcd4rec", "serve", "no/such/policy"]
+try:
+    main()
+except SystemExit:
+    pass
+paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "numpy" in line}
+for library in [ctypes.CDLL(path) for path in paths if "openblas" in path]:
+    for name in ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads", "openblas_get_num_threads"):
+        if hasattr(library, name):
+            print(getattr(library, name)())
+            raise SystemExit
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")], ids=["alone", "told"]
+)
+def test_small_products_take_one_thread(given: dict[str, str], expected: str) -> None:
+    if not Path("/proc/self/maps").exists() or (os.cpu_count() or 1) < 2:
+        pytest.skip("threads cannot be counted here")
+    environment = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    path = str(Path(bcd4rec.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_OF_PRODUCTS],
+        capture_output=True,
+        text=True,
+        env=environment | {"PYTHONPATH": path} | given,
+    )
+    assert "no/such/policy is not a folder" in done.stderr
+    if not done.stdout:
+        pytest.skip("NumPy was not built with OpenBLAS")
+    assert done.stdout.strip() == expected
+
+
 # ---- limits
 
 
@@ -215,6 +359,67 @@ def test_a_slow_body_is_not_waited_for(served: Served) -> None:
     asyncio.run(gate(scope, receive, send))
     assert time.monotonic() - began < 2
     assert sent[0]["status"] == 408
+
+
+def test_requests_at_once_are_bounded() -> None:
+    async def slow(body: bytes) -> tuple[int, bytes]:
+        await asyncio.sleep(0.05)
+        return 200, body
+
+    metrics = Metrics(list, Away().status)
+    gate = Gate(lambda *_: pytest.fail("went on"), {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=2), metrics)
+
+    async def talk() -> list[tuple[int, bytes]]:
+        transport = httpx.ASGITransport(gate)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            first = await asyncio.gather(*(client.post("/slow", content=b"{}") for _ in range(3)))
+            return [(one.status_code, one.content) for one in [*first, await client.post("/slow", content=b"{}")]]
+
+    refused = (503, b'{"error":"Too many requests at once; try again in a second."}')
+    assert asyncio.run(talk()) == [(200, b"{}"), (200, b"{}"), refused, (200, b"{}")]
+
+
+@pytest.fixture
+def raw_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A server in this process that answers 204, and waits only 0.3 seconds for a request's head."""
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    bound = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol.BoundedHead, lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    yield bound.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def said_to(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """What the server answers until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(pause)
+        answer = b""
+        while part := connection.recv(1000):
+            answer += part
+    return answer
+
+
+def test_the_head_of_a_request_is_bounded(raw_port: int) -> None:
+    head, end = b"GET / HTTP/1.1\r\nhost: x\r\n", b"connection: close\r\n\r\n"
+    assert said_to(raw_port, head + end).startswith(b"HTTP/1.1 204")
+    assert said_to(raw_port, head, b"a: b\r\n", end, pause=0.05).startswith(b"HTTP/1.1 204")  # in pieces, but soon
+    assert said_to(raw_port, head + b"long: " + b"a" * 60_000 + b"\r\n" + end).startswith(b"HTTP/1.1 204")
+    line = b"many: " + b"a" * 994 + b"\r\n"
+    assert said_to(raw_port, head, *[line] * 66, pause=0.001).startswith(b"HTTP/1.1 431")
+    for slow in ((), (head,), (head + b"\r\n", head)):  # nothing at all, half a head, half of the second one
+        began = time.monotonic()
+        said_to(raw_port, *slow)
+        assert 0.2 < time.monotonic() - began < 3
 
 
 def test_rates_refill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +458,38 @@ def test_wilson_intervals_by_hand() -> None:
     assert (wilson(0.0, 0).low, wilson(0.0, 0).high) == (0.0, 1.0)
 
 
+def test_intervals_over_sessions_by_hand() -> None:
+    # 0 of 3, 1 of 6 and 5 of 9 items: r = 1/3, Σ (y − r·n)² = 1 + 1 + 4, variance 3/2 · 6 / 18² = 1/36,
+    # as sure as (1/3 · 2/3) · 36 = 8 independent items; three sessions: t = 4.3027 instead of 1.96
+    expected = wilson(1 / 3, 8 * (1.959964 / 4.302653) ** 2)
+    found = clustered(1 / 3, 3, 18, 6.0)
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 3, expected.low, expected.high), abs=1e-6)
+    alike = clustered(0.5, 1000, 4000, 0.0)  # never surer than if all items were independent
+    assert (alike.low, alike.high) == pytest.approx((wilson(0.5, 4000).low, wilson(0.5, 4000).high), abs=1e-4)
+    assert clustered(0.0, 40, 400, 0.0) == wilson(0.0, 40)
+    assert clustered(0.5, 1, 400, 0.0) == wilson(0.5, 1)
+
+
+def test_intervals_over_sessions_hold_what_they_promise() -> None:
+    """People differ: each session has its own rate, and its own length. Items alone would make everything too sure."""
+    luck, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
+    inside = too_sure = 0
+    for _ in range(runs):
+        shown = 3 * luck.geometric(0.2, sessions)
+        answered = luck.binomial(shown, luck.beta(1, 4, sessions))
+        share = answered.sum() / shown.sum()
+        over_sessions = clustered(share, sessions, shown.sum(), float(((answered - share * shown) ** 2).sum()))
+        over_items = wilson(share, shown.sum())
+        inside += over_sessions.low <= truth <= over_sessions.high
+        too_sure += over_items.low <= truth <= over_items.high
+    assert 0.92 <= inside / runs <= 0.98
+    assert too_sure / runs < 0.75
+
+
 def test_rates_per_item_and_per_request() -> None:
-    counts = ArmCounts("v", "a", sessions=50, requests=40, impressions=100, responses={"click": 20})
+    counts = ArmCounts("v", "a", 50, requests=40, impressions=100, responses={"click": 20}, residuals={"click": 16.0})
     found = arm_rates(counts, serving=True)
-    assert found.rates["click"] == wilson(0.2, 50)
+    assert found.rates["click"] == clustered(0.2, 50, 100, 16.0)
     assert found.per_request == {"click": 0.5}
 
 

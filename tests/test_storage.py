@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from bcd4rec.serving.storage import queries, writer
 from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.recent import Recent
-from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import TOLD, ArmCounts, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, open_store
 from bcd4rec.serving.storage.urls import database_of
 from databases import PostgresServer, postgres_server
@@ -87,7 +88,8 @@ def test_a_session_is_known_before_and_after_the_commit(url: str) -> None:
         assert (status.connected, status.pending, status.dropped, status.last_error) == (True, 0, 0, None)
         assert status.last_commit_us is not None
         assert abs(status.last_commit_us - time.time() * 1e6) < 60e6
-        expected = ArmCounts("v1", "A", 1, 2, 6, {"buy": 1, "click": 2, "skip": 1})
+        nothing = {"buy": 0.0, "click": 0.0, "skip": 0.0}  # one session does not differ from itself
+        expected = ArmCounts("v1", "A", 1, 2, 6, {"buy": 1, "click": 2, "skip": 1}, nothing)
         assert store.arms() == [expected]
     finally:
         store.close()
@@ -165,7 +167,7 @@ records = st.one_of(
             values=(1.0,) * len(items),
         ),
         st.integers(0, 7),
-        st.permutations(ITEMS).map(lambda items: tuple(items[:3])),
+        st.tuples(st.permutations(ITEMS), st.integers(1, 4)).map(lambda drawn: tuple(drawn[0][: drawn[1]])),
         st.integers(0, 5),
         st.sampled_from(["v1", "v2"]),
     ),
@@ -226,8 +228,20 @@ class Model:
                     responses[response] = responses.get(response, 0) + 1
             sessions = {one.session_id for one in mine.values()}
             shown = sum(len(one.items) for one in mine.values())
-            counts.append(ArmCounts(policy, "A", len(sessions), len(mine), shown, responses))
+            spread = {
+                name: self.spread(list(mine.values()), name, Fraction(responses[name], shown)) for name in responses
+            }
+            counts.append(ArmCounts(policy, "A", len(sessions), len(mine), shown, responses, spread))
         return counts
+
+    def spread(self, slates: list[Impression], response: str, rate: Fraction) -> float:
+        total = Fraction(0)
+        for session in {one.session_id for one in slates}:
+            mine = [one for one in slates if one.session_id == session]
+            shown = sum(len(one.items) for one in mine)
+            answered = sum((one.request_id, item, response) in self.answers for one in mine for item in one.items)
+            total += (answered - rate * shown) ** 2
+        return float(total)
 
 
 def compare(url: str, folder: Path, groups: list[list[Record]], reopen: int) -> None:
@@ -378,9 +392,9 @@ def test_memory_forgets_what_was_committed_long_ago() -> None:
     recent.add(records)
     recent.committed(records[:4])
     assert [one.request_id for one in recent.slates("s")] == ["r1", "r2"]
-    assert recent.answers("r0") == {("a", "click"): NOW, ("b", "buy"): NOW}
+    assert recent.answers(["r0", "r1", "r9"]) == {"r0": {("a", "click"): NOW, ("b", "buy"): NOW}}
     recent.committed(records[4:])
-    assert recent.answers("r0") == {("b", "buy"): NOW}
+    assert recent.answers(["r0"]) == {"r0": {("b", "buy"): NOW}}
     recent.forget(records)
     assert len(recent) == 0
     assert recent._slates == recent._answers == {}
@@ -454,6 +468,17 @@ def test_export_selects_whole_sessions(url: str, tmp_path: Path) -> None:
     assert log.filter(pl.col("session_id") == "s1").height == 6
     with pytest.raises(InputError, match="no impressions"):
         log_of(url, tmp_path, Selection(policy="v3"))
+
+
+def test_what_a_session_brought_along_is_of_no_policy(url: str, tmp_path: Path) -> None:
+    store = open_store(url)
+    told = {"policy": TOLD, "arm": TOLD}
+    store.submit([slate(0, "s1", **told), slate(1, "s1"), slate(2, "s2", **told), slate(3, "s2", policy="v2")])
+    store.submit([slate(4, "s3", **told), slate(5, "s3"), slate(6, "s3", policy="v2"), slate(7, "s4", **told)])
+    store.close()
+    found, log = log_of(url, tmp_path, Selection(policy="v1"))
+    assert log["request_id"].unique(maintain_order=True).to_list() == ["r0", "r1"]
+    assert (found["sessions"], found["dropped"]["sessions_of_several_policies"]) == (1, 1)
 
 
 def test_export_keeps_every_bit(url: str, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def serve(
 ) -> None:
     """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
     _need_packages()
+    _one_thread_for_products()
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say
     from bcd4rec.policies.ranking import Exploration
@@ -66,26 +67,25 @@ def serve(
     keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
     names = Names.read(items) if items is not None else None
     with progress() as tick:
-        arms = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
-        arms += [load_arm("b", ab, share, tick)] if ab is not None else []
-    bound = listen(host, port)
-    rewards = {name: value for arm in arms for name, value in arm.recommender.served.responses.rewards.items()}
-    store = open_store(database, buffer, retention_days, rewards)
+        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
+        loaded += [load_arm("b", ab, share, tick)] if ab is not None else []
+    arms, bound = Arms(loaded, seed), listen(host, port)
+    store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(Arms(arms, seed), store, exploration, seed, local)
+    service = Service(arms, store, exploration, seed, local)
     limits = Limits(body=largest_body, rate=rate)
     where = address(bound)
 
     def tell() -> None:
         if json:
-            emit_json({"address": where, "policies": [arm.version for arm in arms], "database": database})
-        for arm in arms:
+            emit_json({"address": where, "policies": [arm.version for arm in loaded], "database": database})
+        for arm in loaded:
             say(_about(arm))
         if not keys and host not in ("127.0.0.1", "::1", "localhost"):
             say("Everybody who reaches this address may use it: there is no API key. Set BCD4REC_API_KEYS.")
-        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, arms[0], bool(keys))}")
+        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], bool(keys))}")
 
-    run(make_app(service, keys, admin, limits, names), bound, limits, tell)
+    run(make_app(service, keys, admin, limits, names), bound, tell)
 
 
 def _need_packages() -> None:
@@ -93,9 +93,19 @@ def _need_packages() -> None:
 
     from bcd4rec.errors import InputError
 
-    missing = [name for name in ("fastapi", "uvicorn", "orjson", "prometheus_client") if find_spec(name) is None]
+    needed = ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client")
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(f"Serving needs {', '.join(missing)}: pip install 'bcd4rec[serve]'.")
+
+
+def _one_thread_for_products() -> None:
+    """Before NumPy is loaded, which looks only then: its other threads would wait for each small product at full speed,
+    and take as much processor time as everything else together. Whoever sets these variables is listened to."""
+    import os
+
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
 
 
 def _refuse_own(kind: str) -> None:

@@ -21,10 +21,10 @@ from bcd4rec.serving import direct, failures, messages
 from bcd4rec.serving.arms import Arm
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.gate import Asgi, Gate
-from bcd4rec.serving.metrics import TOLD
 from bcd4rec.serving.rates import arm_rates
 from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.service import Service
+from bcd4rec.serving.storage.records import TOLD
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -114,7 +114,9 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         storage = asdict(status) | {"last_error": error}
         return _json({"status": word, "storage": storage, "uptime_seconds": time.monotonic() - began})
 
-    @app.get("/v1/ready", response_model=messages.Ready, responses=_some(429, 503))
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": messages.Ready | messages.Problem}}
+
+    @app.get("/v1/ready", response_model=messages.Ready, responses=_some(429) | unready)
     async def ready() -> Response:
         """Whether requests are answered."""
         return _json({"ready": app.state.ready}, 200 if app.state.ready else 503)
@@ -140,7 +142,8 @@ def _add_watching(app: FastAPI, service: Service) -> None:
 
 
 def _some(*codes: int) -> dict[int | str, dict[str, Any]]:
-    return {code: PROBLEMS[code] for code in codes}
+    """These problems, and too many requests at once, which every route may meet."""
+    return {code: PROBLEMS[code] for code in (*codes, 503)}
 
 
 def _add_policies(app: FastAPI, service: Service) -> None:
@@ -158,7 +161,7 @@ def _add_policies(app: FastAPI, service: Service) -> None:
         if asked.arm is not None and asked.arm not in [arm.name for arm in service.arms.all]:
             return _problem(422, f"arm: found {asked.arm!r}, expected one of the running arms.")
         try:
-            await asyncio.to_thread(service.arms.reload, asked.arm)
+            await asyncio.to_thread(service.reload, asked.arm)
         except InputError as error:
             return _problem(409, f"The old policy goes on: {error}")
         return described(service.arms.all)

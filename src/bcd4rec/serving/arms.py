@@ -42,6 +42,11 @@ class Arms:
     def all(self) -> tuple[Arm, ...]:
         return self._arms
 
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Of every response that one of the policies knows."""
+        return {name: value for arm in self._arms for name, value in arm.recommender.served.responses.rewards.items()}
+
     def of(self, session_id: str) -> Arm:
         """Always the same arm for a session: a hash of its id, not a draw, decides."""
         arms = self._arms

@@ -40,7 +40,7 @@ class Gate:
     ):
         self._app, self._handlers, self._metrics = app, handlers, metrics
         self._keys, self._admin, self._limits = keys, admin, limits
-        self._rates = Rates(limits.rate)
+        self._rates, self._inside = Rates(limits.rate), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,6 +48,7 @@ class Gate:
             return
         began, status, path = time.perf_counter(), 500, scope["path"]
         handler = self._handlers.get(path) if scope["method"] == "POST" else None
+        self._inside += 1
 
         async def answer(message: dict[str, Any]) -> None:
             nonlocal status
@@ -66,6 +67,7 @@ class Gate:
         except Refused as refused:
             await _send(answer, refused.status, orjson.dumps({"error": refused.sentence}))
         finally:
+            self._inside -= 1
             # The router leaves its route in the scope; made-up paths are counted together.
             route = path if handler is not None else getattr(scope.get("route"), "path", "other")
             self._metrics.request(route, status, time.perf_counter() - began)
@@ -76,6 +78,8 @@ class Gate:
         client = given if known else (scope.get("client") or ("unknown",))[0]  # guessing keys has a rate, too
         if not self._rates.allow(client):
             raise Refused(429, "Too many requests; try again in a second.")
+        if self._inside > self._limits.concurrency:
+            raise Refused(503, "Too many requests at once; try again in a second.")
         if path in ADMIN:
             self._check(self._admin, given, "This needs an admin key")
         elif self._keys and not known and path not in OPEN and not path.startswith(FILES):
@@ -141,7 +145,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _send(send: Send, status: int, body: bytes) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 429:
+    if status in (429, 503):
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

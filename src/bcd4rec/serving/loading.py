@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bcd4rec.artifacts import MANIFEST, content_hash
 from bcd4rec.data.responses import DIGINETICA, Responses
-from bcd4rec.data.states import HISTORY, IntArray, States
+from bcd4rec.data.states import HISTORY, PAD, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
@@ -37,8 +39,13 @@ class Served:
 
     def states(self, liked: list[int], skipped: list[int]) -> States:
         """(1, L) and (1, S): the state of one session."""
-        remembered = States.of([skipped[-self.skips :] if self.skips else []], self.skips).positives
-        return States(States.of([liked], self.length).positives, remembered)
+        return States(_row(liked, self.length), _row(skipped, self.skips))
+
+
+def _row(items: list[int], width: int) -> IntArray:
+    """(1, width) the last items, padded; for one session a list is faster than `States.of`."""
+    recent = items[-width:] if width else []
+    return np.array([recent + [PAD] * (width - len(recent))], np.int32)
 
 
 def version_of(folder: Path) -> str:

@@ -156,7 +156,7 @@ class ArmRates(Message):
     impressions: int
     responses: dict[str, int]
     rates: dict[str, Rate]
-    """Share of the shown items with each response, with a 95 % interval that takes a session as one observation."""
+    """Share of the shown items with each response, with a 95 % interval over sessions, not over items."""
     per_request: dict[str, float]
 
 

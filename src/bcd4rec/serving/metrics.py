@@ -6,12 +6,9 @@ from functools import lru_cache
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bcd4rec.serving.storage.records import ArmCounts, StoreStatus
+from bcd4rec.serving.storage.records import TOLD, ArmCounts, StoreStatus
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
-
-
-TOLD = "told"  # the arm of what sessions brought along, which no policy showed
 
 
 class Metrics:

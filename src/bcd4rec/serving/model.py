@@ -13,6 +13,8 @@ from bcd4rec.serving.exporting import BEHAVIOUR, MODEL, QUANTILES, VERSION, mode
 from bcd4rec.serving.heads import midpoints
 
 Session = onnxruntime.InferenceSession
+Preference = tuple[FloatArray, FloatArray]
+"""(B, D) and (B, 1): a value is the inner product with an item's row of the table, plus the second."""
 
 
 def _options() -> Any:
@@ -76,15 +78,15 @@ class OnnxPolicy:
         """Whether only items that the behaviour model allows are recommended."""
         return self.behaviour is not None and self._beta > 0
 
-    def preference(self, states: States) -> tuple[FloatArray, FloatArray]:
-        """(B, D) and (B, 1): a value is the inner product with an item's row of the table, plus the second."""
+    def preference(self, states: States) -> Preference:
         found = self.tower(states)
         bias = found.get("bias")
         nothing = np.zeros((len(states), 1), np.float32)
         return found["preference"], (nothing if bias is None else bias) + self._offset
 
-    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
-        preference, bias = self.preference(states)
+    def scores(self, states: States, candidates: IntArray | None = None, known: Preference | None = None) -> FloatArray:
+        """As of every policy; `known` is the states' preference, where it is known already."""
+        preference, bias = known or self.preference(states)
         values = self.tower.values(preference, candidates) + bias
         if self.constrained:
             allowed = _allowed(self.log_likelihood(states), self._beta, self._form)

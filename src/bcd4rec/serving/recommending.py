@@ -9,11 +9,13 @@ from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.policies.ranking import Exploration, make_slates, top
 from bcd4rec.serving.loading import Served
-from bcd4rec.serving.model import OnnxPolicy
+from bcd4rec.serving.model import OnnxPolicy, Preference
 from bcd4rec.serving.retrieval import Retrieval
+from bcd4rec.serving.together import Together
 
 FRACTIONS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 GREEDY = Exploration()
+LIGHT = 20_000  # items that are scored in less than a millisecond
 SHORT, WIDE = 16, 50_000  # up to so many places and items a slate is found one item after the other
 
 
@@ -68,11 +70,9 @@ class Recommender:
 
     def __init__(self, served: Served, retrieval: Retrieval | None = None):
         self.served, self.retrieval = served, retrieval
-
-    @property
-    def heavy(self) -> bool:
-        """Whether a request takes milliseconds, so that others should not wait for it."""
-        return self.served.policy.n_items > 20_000 or not isinstance(self.served.policy, OnnxPolicy)
+        policy = served.policy
+        # None where a request takes milliseconds, so that others should not wait for it.
+        self.together = Together(policy) if isinstance(policy, OnnxPolicy) and policy.n_items <= LIGHT else None
 
     def slate(
         self,
@@ -82,9 +82,13 @@ class Recommender:
         candidates: list[int] | None,
         exploration: Exploration,
         luck: np.random.Generator | None = None,
+        known: Preference | None = None,
     ) -> Slate:
-        """The best `k` items for one state, none of them among `gone`; without `luck` it does not explore."""
-        pool, scores = self._scored(states, k + len(gone), candidates)
+        """The best `k` items for one state, none of them among `gone`; without `luck` it does not explore.
+
+        `known` is the state's preference, where it is known already.
+        """
+        pool, scores = self._scored(states, k + len(gone), candidates, known)
         if gone:
             if pool is None:
                 scores[0, gone] = -np.inf
@@ -99,17 +103,21 @@ class Recommender:
             propensities = drawn.propensities[0, : len(places)]
         return Slate(places if pool is None else pool[places], scores[0, places], propensities)
 
-    def _scored(self, states: States, least: int, candidates: list[int] | None) -> tuple[IntArray | None, FloatArray]:
+    def _scored(
+        self, states: States, least: int, candidates: list[int] | None, known: Preference | None
+    ) -> tuple[IntArray | None, FloatArray]:
         """Items in ascending order, so that ties go to the lower one, and their scores (1, C); None for all items."""
-        policy = self.served.policy
+        policy, pool = self.served.policy, None
         if candidates is not None:
             pool = np.unique(np.array(candidates, np.int32))
-            return pool, policy.scores(states, pool[None]) if len(pool) else np.empty((1, 0), np.float32)
-        if self.retrieval is None or not isinstance(policy, OnnxPolicy):
-            return None, policy.scores(states)
-        preference, bias = policy.preference(states)
-        pool = self.retrieval.pool(preference, least)
-        return pool, policy.tower.values(preference, pool[None]) + bias
+            if not len(pool):
+                return pool, np.empty((1, 0), np.float32)
+        if not isinstance(policy, OnnxPolicy):
+            return pool, policy.scores(states, None if pool is None else pool[None])
+        known = known or policy.preference(states)
+        if pool is None and self.retrieval is not None:
+            pool = self.retrieval.pool(known[0], least)
+        return pool, policy.scores(states, None if pool is None else pool[None], known)
 
     def quantiles(self, states: States, items: IntArray) -> list[dict[str, float]] | None:
         """Of each item's return, where the policy knows them."""

@@ -9,10 +9,11 @@ import uvicorn
 
 from bcd4rec.errors import InputError
 from bcd4rec.serving.gate import Asgi
-from bcd4rec.serving.security import Limits
+from bcd4rec.serving.protocol import BoundedHead
 
 KEEP_ALIVE = 30
 SHUTDOWN_SECONDS = 10
+CONNECTIONS = 10_000  # open at once, most of them idle; how many requests are answered at once is the gate's to say
 SWITCH_SECONDS = 0.0005  # how long a request waits for the thread that writes to the database; Python's own is 5 ms
 
 
@@ -45,7 +46,7 @@ class _Server(uvicorn.Server):
             self._tell()
 
 
-def run(app: Asgi, bound: socket.socket, limits: Limits, tell: Callable[[], None]) -> None:
+def run(app: Asgi, bound: socket.socket, tell: Callable[[], None]) -> None:
     """Serve until a signal comes; `tell` is called once requests are answered."""
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
@@ -54,8 +55,9 @@ def run(app: Asgi, bound: socket.socket, limits: Limits, tell: Callable[[], None
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        limit_concurrency=limits.concurrency,
-        h11_max_incomplete_event_size=1 << 16,
+        limit_concurrency=CONNECTIONS,
+        http=BoundedHead,
+        ws="none",
     )
     sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.suppress(KeyboardInterrupt):  # being told to stop is no failure

@@ -5,9 +5,10 @@ import hashlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
@@ -15,9 +16,10 @@ from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
-from bcd4rec.serving.metrics import TOLD, Metrics
+from bcd4rec.serving.metrics import Metrics
+from bcd4rec.serving.model import Preference
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
-from bcd4rec.serving.storage.records import Feedback, Impression, Record
+from bcd4rec.serving.storage.records import TOLD, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
 
 PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
@@ -34,6 +36,11 @@ class Service:
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
+    def reload(self, name: str | None) -> None:
+        """Read policies anew; what they say about rewards holds for sessions from then on."""
+        self.arms.reload(name)
+        self.store.rewards = self.arms.rewards
+
     # ---- recommending
 
     def _new_id(self) -> str:
@@ -47,49 +54,51 @@ class Service:
         arm = self.arms.of(session_id)
         events, opening = await self._events(asked, session_id)
         self._refuse_unknown_responses(arm, events)
-        if arm.recommender.heavy or asked.explain:
-            answer = await asyncio.to_thread(self._answer, asked, arm, events, request_id)
+        question = _question(asked, arm, events)
+        together = arm.recommender.together
+        if together is None or asked.explain:
+            answer = await asyncio.to_thread(self._answer, asked, question, arm, request_id)
         else:
-            answer = self._answer(asked, arm, events, request_id)
+            answer = self._answer(asked, question, arm, request_id, await together.preference(question.states))
         if asked.record:
             self._note(arm, request_id, session_id, events if opening else [], answer)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
 
     async def _events(self, asked: RecommendRequest, session_id: str) -> tuple[Events, bool]:
         """What happened in the session, and whether the server hears of it for the first time."""
-        known: Sequence[tuple[ItemId, str | None]] = []
-        if asked.session_id is not None:
-            known = await self._known(session_id)
         if asked.session is None:
-            return list(known), False
+            return ([*await self._known(session_id)] if asked.session_id is not None else []), False
         given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
-        return given, not known and session_id not in self._steps
+        if asked.session_id is None:
+            return given, True
+        return given, session_id not in self._steps and not await self._known(session_id)
 
     async def _known(self, session_id: str) -> list[tuple[str, str]]:
         if not self._local:
             return await asyncio.to_thread(self.store.session, session_id)
         if self._begun.covers(session_id):
             return self.store.session(session_id, in_memory=True)
-        known = self.store.session(session_id)
-        if not known:
+        known, asked = self.store.look_up(session_id)
+        if asked and not known:
             self._begun.begin(session_id)
         return known
 
-    def _answer(self, asked: RecommendRequest, arm: Arm, events: Events, request_id: str) -> dict[str, Any]:
-        served, recommender = arm.recommender.served, arm.recommender
-        history = read_history(served, events)
-        states = served.states(history.liked, history.skipped)
-        excluded, strange = served.vocabulary.encode(asked.exclude)
-        candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
-        gone = sorted({*history.liked, *excluded})
+    def _answer(
+        self,
+        asked: RecommendRequest,
+        question: "_Question",
+        arm: Arm,
+        request_id: str,
+        known: Preference | None = None,
+    ) -> dict[str, Any]:
+        recommender, states, gone = arm.recommender, question.states, question.gone
         explores = self.exploration.kind != "none" and asked.explore is not False
         luck = generator(self.seed, "explore", request_id) if explores else None
-        slate = recommender.slate(states, asked.k, gone, candidates, self.exploration, luck)
-        unknown = [*history.unknown, *strange, *foreign]
+        slate = recommender.slate(states, asked.k, gone, question.candidates, self.exploration, luck, known)
         found = self._items(arm, slate)
-        answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(unknown))}
-        if unknown:
-            self.metrics.unknown.inc(len(unknown))
+        answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(question.unknown))}
+        if question.unknown:
+            self.metrics.unknown.inc(len(question.unknown))
         if asked.explain:
             details, answer["beside"] = recommender.explain(states, slate, gone, asked.k)
             for one, more in zip(found, details, strict=True):
@@ -118,9 +127,9 @@ class Service:
             return
         now = time.time_ns() // 1000
         records: list[Record] = []
-        if opening:
+        if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
             records += _opening(arm, request_id, session_id, opening, now - 1)
-        step = self._step(session_id, bool(opening))
+        step = self._step(session_id, opened)
         propensities = tuple(one["propensity"] for one in answer["items"])
         values = tuple(one["value"] for one in answer["items"])
         records.append(
@@ -144,7 +153,7 @@ class Service:
     async def feedback(self, told: FeedbackRequest) -> bool:
         """Whether the responses are on disk; if not, they wait in memory for the database."""
         now = time.time_ns() // 1000
-        names = {name for arm in self.arms.all for name in arm.recommender.served.responses.names}
+        names = self.arms.rewards
         records = []
         for answer in told.responses:
             request_id = answer.request_id or told.request_id
@@ -161,6 +170,25 @@ class Service:
             return False
         future.result()
         return True
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request in the policy's numbers."""
+
+    states: States
+    gone: list[int]
+    candidates: list[int] | None
+    unknown: list[ItemId]
+
+
+def _question(asked: RecommendRequest, arm: Arm, events: Events) -> _Question:
+    served = arm.recommender.served
+    history = read_history(served, events)
+    excluded, strange = served.vocabulary.encode(asked.exclude)
+    candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
+    gone, unknown = sorted({*history.liked, *excluded}), [*history.unknown, *strange, *foreign]
+    return _Question(served.states(history.liked, history.skipped), gone, candidates, unknown)
 
 
 def _look(future: "asyncio.Future[None]") -> None:

@@ -6,12 +6,13 @@ from dataclasses import astuple, dataclass
 
 from bcd4rec.errors import InputError
 from bcd4rec.serving.storage.database import Connection, Row
-from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import TOLD, ArmCounts, Feedback, Impression, Record
 
 VERSION = 1
 SESSION_SLATES = 500  # of a session that does not end, the newest ones make its state
 IMPRESSIONS = "bcd4rec_impressions"
 FEEDBACK = "bcd4rec_feedback"
+SHOWING = f"CASE WHEN policy <> '{TOLD}' THEN policy END"  # the beginning of a session may be nobody's
 IMPRESSION_COLUMNS = (
     *("request_id", "session_id", "step", "policy", "arm", "time_us"),
     *("size", "items", "propensities", "item_values"),
@@ -46,7 +47,7 @@ class Selection:
         parts = {
             "MIN(time_us) >= ?": self.since_us,
             "MIN(time_us) < ?": self.until_us,
-            "MIN(policy) = ? AND MIN(policy) = MAX(policy)": self.policy,
+            f"MIN({SHOWING}) = ? AND MIN({SHOWING}) = MAX({SHOWING})": self.policy,
         }
         having = " AND ".join(condition for condition, value in parts.items() if value is not None)
         sessions = f"SELECT session_id FROM {IMPRESSIONS} GROUP BY session_id HAVING {having}"  # noqa: S608 (our names)
@@ -112,27 +113,33 @@ def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
 
 
 def arm_counts(connection: Connection) -> list[ArmCounts]:
+    """Sums over sessions, so that the spread between sessions is known, too."""
+    shown = """SELECT policy, arm, session_id, COUNT(*) AS requests, SUM(size) AS n
+        FROM bcd4rec_impressions GROUP BY policy, arm, session_id"""
+    answered = f"""SELECT i.policy, i.arm, i.session_id, f.response, COUNT(*) AS y FROM bcd4rec_feedback f
+        JOIN bcd4rec_impressions i ON i.request_id = f.request_id WHERE {connection.shown}
+        GROUP BY i.policy, i.arm, i.session_id, f.response"""  # noqa: S608 (our names)
     with connection.transaction(read_only=True):
-        shown = connection.rows(
-            """SELECT policy, arm, COUNT(DISTINCT session_id), COUNT(*), SUM(size) FROM bcd4rec_impressions
-            GROUP BY policy, arm ORDER BY policy, arm"""
+        arms = connection.rows(
+            f"""SELECT policy, arm, COUNT(*), SUM(requests), SUM(n), SUM(n * n) FROM ({shown}) AS s
+            GROUP BY policy, arm ORDER BY policy, arm"""  # noqa: S608 (our names)
         )
-        answered = connection.rows(
-            f"""SELECT i.policy, i.arm, f.response, COUNT(*) FROM bcd4rec_feedback f
-            JOIN bcd4rec_impressions i ON i.request_id = f.request_id WHERE {connection.shown}
-            GROUP BY i.policy, i.arm, f.response ORDER BY f.response"""  # noqa: S608 (our names)
+        responses = connection.rows(
+            f"""SELECT a.policy, a.arm, a.response, SUM(y), SUM(y * y), SUM(y * n) FROM ({answered}) AS a
+            JOIN ({shown}) AS s ON s.policy = a.policy AND s.arm = a.arm AND s.session_id = a.session_id
+            GROUP BY a.policy, a.arm, a.response ORDER BY a.response"""  # noqa: S608 (our names)
         )
-    return [
-        ArmCounts(
-            policy,
-            arm,
-            sessions,
-            requests,
-            int(impressions),
-            {row[2]: row[3] for row in answered if row[:2] == (policy, arm)},
-        )
-        for policy, arm, sessions, requests, impressions in shown
-    ]
+    return [_arm(arm, [row for row in responses if row[:2] == arm[:2]]) for arm in arms]
+
+
+def _arm(arm: Row, responses: Sequence[Row]) -> ArmCounts:
+    sessions, requests, n, nn = map(int, arm[2:])
+    counts, residuals = {}, {}
+    for name, *sums in (row[2:] for row in responses):
+        y, yy, yn = map(int, sums)
+        counts[name] = y
+        residuals[name] = (n * n * yy - 2 * n * y * yn + y * y * nn) / (n * n)  # exact until here: all are integers
+    return ArmCounts(arm[0], arm[1], sessions, requests, n, counts, residuals)
 
 
 def prune(connection: Connection, before_us: int, limit: int) -> int:
@@ -184,8 +191,9 @@ def sessions_of_several_policies(connection: Connection, policy: str) -> int:
     """Sessions that this policy and another one served."""
     return int(
         connection.rows(
-            """SELECT COUNT(*) FROM (SELECT session_id FROM bcd4rec_impressions GROUP BY session_id
-            HAVING MIN(policy) <> MAX(policy) AND SUM(CASE WHEN policy = ? THEN 1 ELSE 0 END) > 0) AS several""",
+            f"""SELECT COUNT(*) FROM (SELECT session_id FROM bcd4rec_impressions GROUP BY session_id
+            HAVING MIN({SHOWING}) <> MAX({SHOWING}) AND SUM(CASE WHEN policy = ? THEN 1 ELSE 0 END) > 0)
+            AS several""",  # noqa: S608 (our names)
             policy,
         )[0][0]
     )

@@ -51,9 +51,10 @@ class Recent:
         with self._lock:
             return list(self._slates.get(session_id, {}).values())
 
-    def answers(self, request_id: str) -> Answers:
+    def answers(self, requests: Iterable[str]) -> dict[str, Answers]:
+        """Of those requests that were answered."""
         with self._lock:
-            return dict(self._answers.get(request_id, {}))
+            return {request: dict(found) for request in requests if (found := self._answers.get(request))}
 
     def __len__(self) -> int:
         with self._lock:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bcd4rec.data.schema import YEAR_10000
 from bcd4rec.errors import InputError
 
+TOLD = "told"  # policy and arm of what a session brought along, which no policy showed
 UNLISTED = 0.5  # reward of a response nobody gave one, where only the order matters: above a skip, below a click
 
 
@@ -78,6 +79,8 @@ class ArmCounts:
     requests: int
     impressions: int
     responses: dict[str, int]
+    residuals: dict[str, float]
+    """Σ (y − r·n)² over sessions: items shown n, those with the response y, and the share r = Σ y / Σ n."""
 
 
 def strongest(answers: Iterable[tuple[str, int]], rewards: Mapping[str, float]) -> tuple[str, int]:

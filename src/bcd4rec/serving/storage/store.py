@@ -53,7 +53,7 @@ class Store:
     """All methods may be called from any thread; none of them waits for a write."""
 
     def __init__(self, database: Database, buffer: int, retention_days: float | None, rewards: Mapping[str, float]):
-        self._database, self._rewards = database, rewards
+        self._database, self.rewards = database, rewards
         self._recent = Recent()
         self._reading = threading.Lock()
         self._reader: Connection | None = None
@@ -76,17 +76,21 @@ class Store:
         Its strongest response counts. Responses of the same moment stand in the order in which items were shown.
         While the database is away, and with `in_memory`, this is what the records in memory tell.
         """
+        return self.look_up(session_id, in_memory)[0]
+
+    def look_up(self, session_id: str, in_memory: bool = False) -> tuple[list[tuple[str, str]], bool]:
+        """What `session` tells, and whether the database was asked."""
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
-        slates, feedback = ([], []) if in_memory else self._read_session(session_id, list(shown))
+        stored = None if in_memory else self._read_session(session_id, list(shown))
+        slates, feedback = stored or ([], [])
         shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
-        stored: dict[str, Answers] = {}
+        answers = self._recent.answers(shown)
         for request, item, response, when in feedback:
-            stored.setdefault(request, {})[item, response] = when
+            answers.setdefault(request, {})[item, response] = when
         events = []
-        for request, (step, items) in shown.items():
-            answers = self._recent.answers(request) | stored.get(request, {})
-            events += _events(step, items, answers, self._rewards)
-        return [(item, response) for *_, item, response in sorted(events)]
+        for request, given in answers.items():
+            events += _events(*shown[request], given, self.rewards)
+        return [(item, response) for *_, item, response in sorted(events)], stored is not None
 
     def arms(self) -> list[ArmCounts]:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
@@ -115,14 +119,14 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
-        """Slates and feedback, also to the `new` slates, that the database knows; nothing while it is away.
+    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]] | None:
+        """Slates and feedback, also to the `new` slates, that the database knows; None while it is away.
 
         Never connects: that could take seconds.
         """
         with self._reading:
             if self._reader is None:
-                return [], []
+                return None
             try:
                 slates = queries.slates_of(self._reader, session_id)
                 requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
@@ -132,7 +136,7 @@ class Store:
                     raise
                 log.warning("A session was told from memory: %s", words(error))
                 self._close_reader()
-                return [], []
+                return None
 
     def _refresh_reader(self) -> None:
         """Called by the writing thread when the database is there."""

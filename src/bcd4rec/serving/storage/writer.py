@@ -15,7 +15,8 @@ from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus
 
-GROUP_SECONDS = 0.002  # how long the first record of a group waits for others
+# A commit costs as much as twenty records, so a group waits for others, and longer if the one before was large.
+WAIT_SECONDS, LONGEST_WAIT = 0.0005, 0.005  # for each record of the one before, and at most
 GROUP_RECORDS = 5_000
 PATIENCE = 1.0  # seconds to wait for another process's lock
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a database that is away
@@ -63,6 +64,7 @@ class Writer:
         self._closing = False
         self._abandoned = threading.Event()
         self._connection: Connection | None = self._connect()  # from here on the thread's own
+        self._last_group = 0  # records
         self._next_prune = 0.0 if retention_days is not None else math.inf
         self._thread = threading.Thread(target=self._run, name="bcd4rec store", daemon=True)
         self._thread.start()
@@ -115,13 +117,14 @@ class Writer:
                 return None if self._closing else []
             closing = self._closing
         if not closing:
-            time.sleep(GROUP_SECONDS)
+            time.sleep(min(LONGEST_WAIT, WAIT_SECONDS * self._last_group))
         group: list[Submission] = []
         with self._changed:
             count = 0
             while self._queue and count < GROUP_RECORDS:
                 group.append(self._queue.popleft())
                 count += len(group[-1].records)
+        self._last_group = count
         return group
 
     def _settle(self, group: list[Submission]) -> None:
