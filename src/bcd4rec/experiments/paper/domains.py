@@ -90,9 +90,9 @@ class RecSim(Domain):
         return log if isinstance(log, RecSimLog) else super().world(log, seed, kind)
 
     def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
-        """As in the paper, it sees the user's interests; the oracle bounds what it can learn."""
+        """As in the paper, it sees the user's interests and needs no log, so it is the same for the three columns."""
         sizes = self.sizes
-        return MetSeeing(self.log(seed), sizes.rounds, sizes.round_users, sizes.users, seed, self.settings)
+        return MetSeeing(RecSim1(sizes).log(seed), sizes.rounds, sizes.round_users, sizes.users, seed, self.settings)
 
 
 class RecSim1(RecSim):
