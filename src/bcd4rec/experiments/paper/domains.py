@@ -37,6 +37,7 @@ class Domain:
     candidates = "all"  # or of the session's category
     user: Settings = ()  # settings of the learned user
     played: Settings = ()  # how its sessions are played
+    recipe: Settings = ()  # settings of all agents, in place of the usual ones
 
     def __init__(self, sizes: Sizes, source: Path | None = None):
         self.sizes, self.source = sizes, source
@@ -47,7 +48,8 @@ class Domain:
 
     @property
     def settings(self) -> Settings:
-        return tuple(sorted(self.sizes.agents.items()))
+        """Of all agents."""
+        return tuple(sorted((dict(self.recipe) | self.sizes.agents).items()))
 
     def log(self, seed: int, **changes: Any) -> AnyLog:
         raise NotImplementedError
@@ -132,9 +134,14 @@ class Real(Domain):
 
 
 class Trivago(Real):
-    title, name = "trivago", "trivago"
-    options = (("min_support", 3),)
-    periods = (("user", 0.8), ("train", 0.7), ("test", 0.5))
+    """Places to stay. A search is answered with places of one city, so everybody recommends from the session's city."""
+
+    title, name, candidates = "trivago", "trivago", "category"
+    options = (("cut", "none"), ("min_support", 10))
+    periods = (("user", 1.2), ("train", 0.5), ("test", 0.3))  # days, one after the other
+    user = (("batch_size", 8), ("epochs", 60), ("learning_rate", 0.01), ("patience", 3), ("width", 8))
+    played = (("most", 5), ("unavailable", "recommended"))
+    recipe = (("encoder", "tastes"), ("pooling", False), ("pretraining", "none"))
 
 
 class Diginetica(Real):

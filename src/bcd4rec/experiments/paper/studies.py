@@ -119,7 +119,9 @@ class Laboratory:
         return self.domain(run.domain).log(seed, **dict(run.log))
 
     def trained(self, run: Run, seed: int) -> Trained:
-        usual = self.sizes.agents if run.method in AGENTS else self.sizes.methods.get(run.method, {})
+        usual = dict(self.domain(run.domain).settings)
+        if run.method not in AGENTS:
+            usual = self.sizes.methods.get(run.method, {})
         settings = usual | dict(run.settings)
         return Trained(self.log(run, seed), run.method, seed, tuple(sorted(settings.items())))
 
