@@ -26,7 +26,7 @@ def simulate(
         str | None,
         typer.Option(
             help="Who recommends: random, oracle, a baseline such as popular, a policy's folder, or behaviour, who "
-            "writes the shop's logs. Default: behaviour in the shop, elsewhere random."
+            "writes the shop's logs or replays those of a learned user. Default: behaviour there, elsewhere random."
         ),
     ] = None,
     dataset: DataSet = None,
