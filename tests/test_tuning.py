@@ -207,7 +207,12 @@ def test_an_interrupted_command_says_how_to_go_on(dataset: Path, tmp_path: Path)
     out = tmp_path / "tuned"
     longer = [word.replace("updates=2", "updates=2000") for word in SET]
     asked = ["tune", "bcd4rec", str(dataset), "--out", str(out), "--trials", "15", *longer]
-    process = subprocess.Popen([sys.executable, "-m", "bcd4rec.cli", *asked], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bcd4rec.cli", *asked],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job inherits it ignored
+    )
     deadline = time.monotonic() + 60
     while not (out / "manifest.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
