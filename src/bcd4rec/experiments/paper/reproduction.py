@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +23,15 @@ def reproduce(
     studies: Sequence[str], lab: Laboratory, store: Store, failed: Mapping[str, str], command: str
 ) -> Reproduction:
     """What the runs of some studies have found. Each study is a module of this folder with a function `finding`."""
-    findings: list[Finding] = [
-        import_module(f"bcd4rec.experiments.paper.{study}").finding(Results(lab, store, study)) for study in studies
-    ]
+    findings = [_finding(study, Results(lab, store, study)) for study in studies]
     tasks = plan((task for study in studies for task in lab.tasks(study)), store).tasks
     return Reproduction(findings, lab.quick, _made(lab, store, tasks, failed, command), _costs(store, tasks))
+
+
+def _finding(study: str, results: Results) -> Finding:
+    """Without the tables of domains that have no runs."""
+    found: Finding = import_module(f"bcd4rec.experiments.paper.{study}").finding(results)
+    return replace(found, grids=[grid for grid in found.grids if grid.rows])
 
 
 def _made(

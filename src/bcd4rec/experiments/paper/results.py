@@ -23,6 +23,7 @@ class Meetings:
 
     store: Store
     tasks: Sequence[Meeting]
+    asked: int  # for so many seeds, some of which may be missing
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ class Results:
 
     def _meetings(self, tasks: Sequence[Meeting]) -> Meetings | None:
         made = [task for task in tasks if self.store.has(task)]
-        return Meetings(self.store, made) if made else None
+        return Meetings(self.store, made, len(tasks)) if made else None
 
     def offline(self, task: Trained) -> dict[str, float | None]:
         """`q_bar` and `recall@3`."""

@@ -39,7 +39,9 @@ def signed(found: Interval, decimals: int = 1) -> str:
 def entry(found: Meetings | None, best: bool = False) -> Entry:
     if found is None:
         return Entry(ABSENT)
-    return Entry(spread(found), bounds(found.rate), best)
+    made = len(found.tasks)
+    missing = f", {made} of {found.asked} runs" if made < found.asked else ""
+    return Entry(spread(found), bounds(found.rate) + missing, best)
 
 
 def judge(cases: Mapping[str, bool] | Sequence[bool]) -> Verdict:
