@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 
+import bcd4rec
 from bcd4rec.artifacts import read_json
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.grid import Store, Task, code_version, plan, run
@@ -117,9 +118,17 @@ def test_other_code_is_noticed_and_may_be_kept(tmp_path):
     assert read_json(after.path(task) / "manifest.json")["code"] == "after"
 
 
-def test_the_version_of_the_code_is_of_what_results_depend_on():
-    assert code_version() == code_version()
-    assert len(code_version()) == 20
+def test_the_version_of_the_code_is_of_what_results_depend_on(tmp_path, monkeypatch):
+    for name in ("__init__.py", "models/heads.py", "report/page.py", "experiments/paper/table1.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one = 1\n")
+    monkeypatch.setattr(bcd4rec, "__file__", str(tmp_path / "__init__.py"))
+    before = code_version()
+    for name in ("report/page.py", "experiments/paper/table1.py"):
+        (tmp_path / name).write_text("two = 2\n")
+        assert code_version() == before
+    (tmp_path / "models/heads.py").write_text("two = 2\n")
+    assert code_version() != before
 
 
 def test_a_manifest_says_what_was_made(tmp_path):

@@ -15,10 +15,11 @@ from bcd4rec.data.responses import RECSIM
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.summary import Curves, Evaluation, compare, curves
+from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots, svg
 from bcd4rec.report.comparison import rate_label, write_report
 from bcd4rec.report.methods import COLOURS, STYLES, friendly, styles
-from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, number, render, write_page
+from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, render, write_page
 from markup import Structure, assert_loads_nothing, assert_references_resolve
 
 N_ITEMS = 90

@@ -12,6 +12,7 @@ from bcd4rec.artifacts import read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
+from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import agents, fit
 from bcd4rec.experiments.grid import Store, plan, run
 from bcd4rec.experiments.paper import printed, studies
@@ -190,7 +191,7 @@ def _check_rates(table, lab, store):
                 for row in sessions.iter_rows(named=True):
                     hits, steps = hits + row["targets"], steps + row["steps"]
                 by_seed.append(100 * hits / steps)
-            rates[printed.NAMES[one.method]] = sum(by_seed) / 2
+            rates[NAMES[one.method]] = sum(by_seed) / 2
     shown = {row[0]: row[1] for row in grid.rows if row[0] in rates}
     assert shown.keys() == rates.keys()
     for name, rate in rates.items():

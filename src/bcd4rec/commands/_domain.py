@@ -11,21 +11,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPILOG = "Example:  bcd4rec benchmark users dataset/ --out dn/ --truth shop"
-PAPER = {  # buy rates of the paper's table 1
-    "popular": 2.0,
-    "sknn": 2.0,
-    "stan": 2.0,
-    "gru4rec": 4.2,
-    "srgnn": 3.1,
-    "dqn": 4.8,
-    "bcq": 13.3,
-    "qrdqn": 14.9,
-    "qrbcq": 15.3,
-    "iqn": 23.5,
-    "bcd4rec": 24.1,
-    "behaviour": 4.1,
-    "online": 26.6,
-}
 
 
 def users(
@@ -104,7 +89,9 @@ def users(
 def _table(found: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    rate, learned = found["rate"], found["learned"]
+    from bcd4rec.experiments.paper.printed import TABLE1
+
+    rate, learned, paper = found["rate"], found["learned"], TABLE1["DN"]
     low, high = learned["behaviour"][rate], learned["oracle"][rate]
     where = "the session's category" if found["candidates"] == "category" else "all items"
     title = f"{found['users']:,} users, recommendations from {where}. Behaviour shows the log's own lists to the same "
@@ -127,7 +114,7 @@ def _table(found: dict[str, Any]) -> "Table":
             f"{category:.0f}" if category is not None else "–",
             _rate(true, rate),
             _difference(true),
-            f"{PAPER[name]:.1f}" if name in PAPER else "–",
+            f"{paper[name][0]:.1f}" if name in paper else "–",
         )
     return table
 

@@ -63,8 +63,7 @@ def reproduce(
         failed = _run(todo, store, jobs)
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
-    command = _command(what, seeds, quick, domains)
-    found = reproduction.reproduce(asked, lab, store, failed, command)
+    found = reproduction.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
     files = _write(out, found)
     for failure in failed.values():
         say(f"Failed: {failure}")
@@ -132,12 +131,6 @@ def _run(todo: "Plan", store: "Store", jobs: int) -> dict[str, str]:
 
     with bar:
         return grid.run(todo.tasks, store, jobs, tell)
-
-
-def _command(what: list[str], seeds: int | None, quick: bool, domains: str | None) -> str:
-    options = [f"--seeds {seeds}" if seeds is not None else "", "--quick" if quick else ""]
-    options.append(f"--domains {domains}" if domains else "")
-    return " ".join(["bcd4rec reproduce", *what, *(option for option in options if option)])
 
 
 def _write(out: Path, found: "Reproduction") -> dict[str, str]:

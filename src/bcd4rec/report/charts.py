@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from bcd4rec.evaluation.findings import Chart, Points
+from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly
-from bcd4rec.report.page import Cell, Figure, Table, number
+from bcd4rec.report.page import Cell, Figure, Table
 
 ROWS = 200  # of the numbers behind a plot; more are thinned out
 

@@ -8,9 +8,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bcd4rec.evaluation.summary import COVERED, Curves, Evaluation
+from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly, rate_label
-from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, number, write_page
+from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, write_page
 
 POINTS = 60  # ranks of a popularity curve that are drawn and tabled
 REACHED = 0.01  # steps that fewer of the sessions reach are not drawn

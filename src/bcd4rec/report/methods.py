@@ -4,25 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
 
-NAMES = {
-    "random": "Random",
-    "popular": "MostPop",
-    "oracle": "Oracle",
-    "behaviour": "Behaviour",
-    "online": "Online",
-    "sknn": "SKNN",
-    "vsknn": "VSKNN",
-    "stan": "STAN",
-    "gru": "GRU",
-    "gru4rec": "GRU",
-    "srgnn": "SRGNN",
-    "dqn": "DQN",
-    "bcq": "BCQ",
-    "qrdqn": "QRDQN",
-    "qrbcq": "QRBCQ",
-    "iqn": "IQN",
-    "bcd4rec": "BCD4Rec",
-}
+from bcd4rec.evaluation.wording import NAMES
 
 # Chosen to stay apart under simulated protanopia, deuteranopia and tritanopia, with a contrast of at least 3 to a
 # white page. The style sheet has a twin of each for dark pages, under the same name.

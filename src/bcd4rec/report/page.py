@@ -14,6 +14,7 @@ from pathlib import Path
 from bcd4rec.artifacts import atomic_file
 from bcd4rec.evaluation.findings import SYMBOLS, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.evaluation.wording import number
 
 Cell = Entry  # a text and a smaller one behind it
 WIDTHS = {"wide": 8, "widest": 12}  # by columns; such tables may be wider than the text, with details below numbers
@@ -80,14 +81,6 @@ class Page:
     sections: Sequence[Section]
     banner: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values that stand before everything else
-
-
-def number(value: float | None, decimals: int = 1) -> str:
-    """With a real minus sign; an absent value is a dash."""
-    if value is None:
-        return "–"
-    text = f"{value:.{decimals}f}"
-    return (text.replace("-", "−") if float(text) else text.removeprefix("-")) if value < 0 else text
 
 
 def measured(found: Interval | None, decimals: int = 1) -> Cell:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly
-from bcd4rec.report.page import Figure, Page, Section, Table, number, write_page
+from bcd4rec.report.page import Figure, Page, Section, Table, write_page
 from bcd4rec.training import Report
 
 

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from bcd4rec.evaluation.calibration import Calibration, Skill
+from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
-from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, number, write_page
+from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, write_page
 
 PERFECT = "perfect"
 

@@ -1,7 +1,7 @@
 """What the text claims or leaves open: the constraint's form, the state, the encoder, K, the size of the log."""
 
 from bcd4rec.evaluation.findings import Chart, Entry, Finding, Grid, Points
-from bcd4rec.experiments.paper import printed
+from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.paper.results import Meetings, Results
 from bcd4rec.experiments.paper.studies import Run
 from bcd4rec.experiments.paper.writing import ABSENT, entry, signed
@@ -80,5 +80,5 @@ def _sizes(results: Results) -> Chart:
         )
         for method, values in _sized(results).items()
     }
-    note = f"Logs of random recommendations; {printed.NAMES[METHOD]} beside the best of the neighbours."
+    note = f"Logs of random recommendations; {NAMES[METHOD]} beside the best of the neighbours."
     return Chart("data-size", "Sessions in the log, RecSim-1", "lines", "sessions", "CTR %", series, note=note)

@@ -4,10 +4,10 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
-from bcd4rec.experiments.paper import printed
+from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper.results import Meetings, Results
 from bcd4rec.experiments.paper.table1 import TWINS
-from bcd4rec.experiments.paper.writing import claim, number, spread
+from bcd4rec.experiments.paper.writing import claim, spread
 
 BANDS = 10  # of categories, by popularity
 RANKS = {"shop": 850, "recsim-2": 200}  # as many of the most shown items as the paper draws
@@ -53,7 +53,7 @@ def _grid(results: Results, domain: str, found: dict[str, Meetings]) -> Grid:
     known = _knows_categories(found)
     rows: list[list[Entry | str]] = [
         [
-            printed.NAMES[name],
+            NAMES[name],
             *([spread(one, "category_accuracy") if one.values("category_accuracy") else ""] if known else []),
             number(one.mean("gini"), 2),
             spread(one, "coverage@3"),
@@ -115,7 +115,7 @@ def _category_claim(results: Results, domain: str, found: dict[str, Meetings]) -
         if without in found and with_it in found:
             accuracy = [found[name].mean("category_accuracy") for name in (with_it, without)]
             cases[with_it] = accuracy[0] > accuracy[1]
-            names = (printed.NAMES[with_it], printed.NAMES[without])
+            names = (NAMES[with_it], NAMES[without])
             evidence.append(f"{names[0]} {number(accuracy[0])} %, {names[1]} {number(accuracy[1])} %")
     title = results.lab.domain(domain).title
     return claim(f"{title}: agents with the constraint recommend more from the right category.", cases, evidence)
@@ -128,9 +128,7 @@ def _popularity_claim(results: Results, players: dict[str, dict[str, Meetings]])
         if not set(LOW) | set(HIGH) <= set(bias):
             continue
         cases[domain] = max(bias[name] for name in LOW) < min(bias[name] for name in HIGH)
-        told = ", ".join(
-            f"{printed.NAMES[name]} {value:.2f}" for name, value in sorted(bias.items(), key=lambda x: x[1])
-        )
+        told = ", ".join(f"{NAMES[name]} {value:.2f}" for name, value in sorted(bias.items(), key=lambda x: x[1]))
         evidence.append(f"{results.lab.domain(domain).title}, Gini: {told}")
     text = "Distributional agents (QRBCQ, IQN, BCD4Rec) have less popularity bias than DQN, BCQ and QRDQN."
     return claim(text, cases, evidence)

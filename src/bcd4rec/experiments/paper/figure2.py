@@ -1,7 +1,8 @@
 """Figure 2: what pre-trained embeddings are worth, and offline metrics against what users say."""
 
 from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
-from bcd4rec.experiments.paper import printed, sweep
+from bcd4rec.evaluation.wording import NAMES
+from bcd4rec.experiments.paper import sweep
 from bcd4rec.experiments.paper.results import Meetings, Results
 from bcd4rec.experiments.paper.studies import Run
 from bcd4rec.experiments.paper.writing import claim, entry, signed
@@ -50,7 +51,7 @@ def _grid(results: Results, domain: str, methods: Found) -> Grid:
     for method, by in methods.items():
         best = max(by, key=lambda start: by[start].mean())
         cells = [entry(by.get(start), start == best) for start in STARTS]
-        rows.append([printed.NAMES[method], *cells])
+        rows.append([NAMES[method], *cells])
     kind = results.lab.domain(domain)
     return Grid(f"{kind.title}, {kind.rate} %", ["method", *STARTS], rows)
 
@@ -66,7 +67,7 @@ def _chart(results: Results, domain: str, methods: Found) -> Chart:
             [one.rate.high for _, one in there],
         )
     kind = results.lab.domain(domain)
-    labels = [printed.NAMES[method] for method in methods]
+    labels = [NAMES[method] for method in methods]
     title = f"Pre-training, {kind.title}"
     return Chart(f"pretraining-{domain}", title, "groups", "agent", f"{kind.rate} %", series, labels)
 
@@ -92,6 +93,6 @@ def _claim(results: Results, found: dict[str, Found]) -> Claim:
             if "srgnn" in by and "none" in by:
                 gain = by["srgnn"].above(by["none"])
                 cases[f"{domain} {method}"] = gain.low > 0
-                told.append(f"{printed.NAMES[method]} {signed(gain)}")
+                told.append(f"{NAMES[method]} {signed(gain)}")
         evidence.append(f"{title}, SR-GNN minus none: {'; '.join(told)}")
     return claim("Pre-training item embeddings with an SR-GNN improves every agent.", cases, evidence)

@@ -1,23 +1,5 @@
 """What the paper prints, to stand beside what we find."""
 
-NAMES = {
-    "popular": "MostPop",
-    "sknn": "SKNN",
-    "stan": "STAN",
-    "gru4rec": "GRU",
-    "srgnn": "SRGNN",
-    "dqn": "DQN",
-    "bcq": "BCQ",
-    "qrdqn": "QRDQN",
-    "qrbcq": "QRBCQ",
-    "iqn": "IQN",
-    "bcd4rec": "BCD4Rec",
-    "random": "Random",
-    "behaviour": "Behaviour",
-    "online": "Online",
-    "oracle": "Oracle",
-}
-
 # Table 1: the target rate (BR for DN, CTR for RecSim) and C@3, in percent.
 TABLE1: dict[str, dict[str, tuple[float, float]]] = {
     "DN": {

@@ -11,7 +11,6 @@ import polars as pl
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
 from bcd4rec.experiments.grid import Store
-from bcd4rec.experiments.paper.domains import DOMAINS
 from bcd4rec.experiments.paper.studies import Laboratory, Run, World
 from bcd4rec.experiments.tasks.learners import Trained
 from bcd4rec.experiments.tasks.meetings import Meeting
@@ -79,9 +78,7 @@ class Results:
 
     def again(self) -> list[str]:
         """How to run the study again."""
-        options = f" --seeds {self.lab.sizes.seeds}" + (" --quick" if self.lab.quick else "")
-        some = f" --domains {','.join(self.lab.domains)}" if set(self.lab.domains) != set(DOMAINS) else ""
-        return [f"bcd4rec reproduce {self.study}{options}{some}"]
+        return [self.lab.command(self.study)]
 
     def met(self, run: Run, world: World = "learned") -> Meetings | None:
         return self._meetings([self.lab.met(run, seed, world) for seed in self.seeds])

@@ -96,6 +96,14 @@ class Laboratory:
         sizes = load().sizes["quick" if self.quick else "full"]
         return sizes if self.seeds is None else sizes.model_copy(update={"seeds": self.seeds})
 
+    def command(self, what: str) -> str:
+        """How to run something again at this size; a log that was given is named without its folder."""
+        options = [f"--seeds {self.sizes.seeds}", *(["--quick"] if self.quick else [])]
+        if set(self.domains) != set(DOMAINS):
+            options.append(f"--domains {','.join(self.domains)}")
+        options += [f"--{name} {path.name}" for name, path in self.sources]
+        return " ".join(["bcd4rec reproduce", what, *options])
+
     def domain(self, name: str) -> Domain:
         return DOMAINS[name](self.sizes, dict(self.sources).get(name))
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.paired_tests import compare_paired
 from bcd4rec.evaluation.statistics import RATE
+from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper import printed
 from bcd4rec.experiments.paper.results import Meetings, Results
 from bcd4rec.experiments.paper.studies import World
-from bcd4rec.experiments.paper.writing import claim, entry, number, signed, spread, with_bounds
+from bcd4rec.experiments.paper.writing import claim, entry, signed, spread, with_bounds
 
 ENDS = ("random", "behaviour", "online", "oracle")
 TWINS = {"dqn": "bcq", "qrdqn": "qrbcq", "iqn": "bcd4rec"}  # without and with the constraint
@@ -98,7 +99,7 @@ def _column(results: Results, name: str, world: World) -> Column:
 def _overview(columns: list[Column]) -> Grid:
     rows: list[list[Entry | str]] = []
     for name in dict.fromkeys(name for column in columns for name in column.everyone):
-        row: list[Entry | str] = [printed.NAMES[name]]
+        row: list[Entry | str] = [NAMES[name]]
         for column in columns:
             row += [entry(column.everyone.get(name), column.is_best(name)), number(column.printed(name)[0])]
         rows.append(row)
@@ -116,7 +117,7 @@ def _grid(column: Column) -> Grid:
         rate, coverage = column.printed(name)
         rows.append(
             [
-                printed.NAMES[name],
+                NAMES[name],
                 entry(found, column.is_best(name)),
                 number(rate),
                 column.gap(name),
@@ -146,8 +147,7 @@ def _compared(column: Column, first: str, second: str) -> str:
     found = compare_paired(tables, {"rate": RATE}).pairs[0]
     significant = "significant" if found.significant else "not significant"
     return (
-        f"{printed.NAMES[first]} against {printed.NAMES[second]}: {signed(found.difference)}, "
-        f"p = {found.p_value:.4f}, {significant}."
+        f"{NAMES[first]} against {NAMES[second]}: {signed(found.difference)}, p = {found.p_value:.4f}, {significant}."
     )
 
 
@@ -188,7 +188,7 @@ def _best(columns: list[Column]) -> Claim:
         second = max(others, key=lambda name: column.methods[name].mean())
         apart = column.methods[OURS].above(column.methods[second])
         cases[column.title] = apart.low > 0
-        evidence.append(f"{column.title}: {signed(apart)} to {printed.NAMES[second]}, the best of the others")
+        evidence.append(f"{column.title}: {signed(apart)} to {NAMES[second]}, the best of the others")
     return claim("BCD4Rec is the best method in every column, significantly.", cases, evidence)
 
 
@@ -216,7 +216,7 @@ def _others(columns: list[Column]) -> Claim:
                 continue
             better = found.above(column.ends["behaviour"]).low > 0
             cases[f"{column.title} {name}"] = not better
-            above += [f"{printed.NAMES[name]} {number(found.mean())}"] if better else []
+            above += [f"{NAMES[name]} {number(found.mean())}"] if better else []
         log = number(column.ends["behaviour"].mean())
         evidence.append(f"{column.title}, log {log}: significantly above it are {', '.join(above) or 'none'}")
     return claim("DQN and the methods without rewards struggle to improve on the log's policy.", cases, evidence)
@@ -230,7 +230,7 @@ def _pairs(columns: list[Column], text: str, pairs: list[tuple[str, str]]) -> Cl
             if first in column.methods and second in column.methods:
                 apart = column.methods[first].above(column.methods[second])
                 cases[f"{column.title} {first}"] = apart.low > 0
-                told.append(f"{printed.NAMES[first]} − {printed.NAMES[second]} {signed(apart)}")
+                told.append(f"{NAMES[first]} − {NAMES[second]} {signed(apart)}")
         if told:
             evidence.append(f"{column.title}: {'; '.join(told)}")
     return claim(text, cases, evidence)

@@ -1,8 +1,8 @@
 """Table 2: the variants of agents, read off their configurations."""
 
 from bcd4rec.evaluation.findings import Finding, Grid
+from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import agents
-from bcd4rec.experiments.paper import printed
 from bcd4rec.experiments.paper.results import Results
 from bcd4rec.experiments.second_domain import AGENTS
 
@@ -11,7 +11,7 @@ def finding(results: Results) -> Finding:
     rows = []
     for name in AGENTS:
         config = agents()[name].parse({}, name)
-        rows.append([printed.NAMES[name], _mark(config.beta > 0), _mark(config.head != "expected"), config.head])
+        rows.append([NAMES[name], _mark(config.beta > 0), _mark(config.head != "expected"), config.head])
     columns = ["method", "batch-constrained", "distributional", "our head"]
     return Finding(
         "table2",

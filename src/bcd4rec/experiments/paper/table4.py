@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from bcd4rec.evaluation.findings import Entry, Finding, Grid
+from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper import printed, sweep
 from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.writing import number
 from bcd4rec.experiments.second_domain import AGENTS
 
 COLUMNS = ["method", "by Q̄", "by R@3", "the paper's, by Q̄", "best rate", "worst rate", "settings"]
@@ -64,7 +64,7 @@ def _row(
     chosen = [Entry(_text(settings), f"gets {number(rate)}") for settings, rate, _ in by]
     place = 0 if printed.column(results.lab.domain(domain).title) == "DN" else 1
     paper = _text({name: values[place] for name, values in theirs.items()})
-    return [[printed.NAMES[method], *chosen, paper, number(max(rates)), number(min(rates)), str(len(found))]]
+    return [[NAMES[method], *chosen, paper, number(max(rates)), number(min(rates)), str(len(found))]]
 
 
 def _text(settings: Mapping[str, float]) -> str:

@@ -3,9 +3,10 @@
 from bcd4rec.evaluation.correlation import Correlation, correlate
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper import printed, sweep
 from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.writing import ABSENT, bounds, claim, number
+from bcd4rec.experiments.paper.writing import ABSENT, bounds, claim
 
 Found = dict[str, dict[str, dict[str, Correlation]]]  # domain -> method -> metric
 
@@ -44,7 +45,7 @@ def _grid(results: Results, domain: str, methods: dict[str, dict[str, Correlatio
         theirs = printed.CORRELATIONS[printed.column(title)][method]
         ours = [by["recall@3"].values, by["q_bar"].values, by["recall@3"].ranks, by["q_bar"].ranks]
         cells = [cell for one, paper in zip(ours, theirs, strict=True) for cell in (_entry(one), number(paper, 3))]
-        rows.append([printed.NAMES[method], *cells, str(by["q_bar"].runs)])
+        rows.append([NAMES[method], *cells, str(by["q_bar"].runs)])
     heads = [head for kind in ("values", "ranks") for name in ("R@3", "Q̄") for head in (f"{name}, {kind}", "paper")]
     return Grid(title, ["method", *heads, "runs"], rows)
 
@@ -63,7 +64,7 @@ def _claim(results: Results, found: Found) -> Claim:
                 continue
             cases[f"{title} {method}"] = ours.value > theirs.value and ours.low > 0
             evidence.append(
-                f"{title}, {printed.NAMES[method]}: Q̄ {number(ours.value, 2)} {bounds(ours, 2)}, "
+                f"{title}, {NAMES[method]}: Q̄ {number(ours.value, 2)} {bounds(ours, 2)}, "
                 f"R@3 {number(theirs.value, 2)} {bounds(theirs, 2)}"
             )
     text = "Q̄ on held-out sessions correlates with the online metric, and better than R@3 does."

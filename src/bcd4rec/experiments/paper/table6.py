@@ -6,9 +6,10 @@ import numpy as np
 
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
+from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper import printed
 from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.writing import claim, number
+from bcd4rec.experiments.paper.writing import claim
 
 DOMAIN = "recsim-2"
 UNITS = {"item": "one shown item a step, as the agents count", "slate": "the mean over a step's items"}
@@ -59,7 +60,7 @@ def _grid(found: list[dict[str, Any]], unit: str) -> Grid:
             for name, values in distances.items()
         ]
         rows.append([f"User {place + 1}", *cells])
-    columns = ["users", *(printed.NAMES[name] for name in distances)]
+    columns = ["users", *(NAMES[name] for name in distances)]
     return Grid(f"Distances, {UNITS[unit]}", columns, rows)
 
 
@@ -69,6 +70,6 @@ def _claim(found: list[dict[str, Any]]) -> Claim:
     for place in range(len(found[0]["types"])):
         ranked = sorted(distances, key=lambda name: distances[name][place])
         cases[f"User {place + 1}"] = ranked[0] == "bcd4rec"
-        told = ", ".join(f"{printed.NAMES[name]} {distances[name][place]:.3f}" for name in ranked)
+        told = ", ".join(f"{NAMES[name]} {distances[name][place]:.3f}" for name in ranked)
         evidence.append(f"User {place + 1}: {told}")
     return claim("BCD4Rec's value distribution is the closest to that of the online policy.", cases, evidence)

@@ -4,17 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from bcd4rec.evaluation.findings import Claim, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.evaluation.wording import number
 from bcd4rec.experiments.paper.results import Meetings
 
 ABSENT = "–"
-
-
-def number(value: float | None, decimals: int = 1) -> str:
-    """With a real minus sign; an absent value is a dash."""
-    if value is None:
-        return ABSENT
-    text = f"{value:.{decimals}f}"
-    return text.replace("-", "−") if float(text) else text.removeprefix("-")
 
 
 def spread(found: Meetings, name: str = "rate") -> str:

@@ -1,0 +1,29 @@
+"""How methods are called and numbers written, the same in every table, text and plot."""
+
+NAMES = {
+    "random": "Random",
+    "popular": "MostPop",
+    "oracle": "Oracle",
+    "behaviour": "Behaviour",
+    "online": "Online",
+    "sknn": "SKNN",
+    "vsknn": "VSKNN",
+    "stan": "STAN",
+    "gru": "GRU",
+    "gru4rec": "GRU",
+    "srgnn": "SRGNN",
+    "dqn": "DQN",
+    "bcq": "BCQ",
+    "qrdqn": "QRDQN",
+    "qrbcq": "QRBCQ",
+    "iqn": "IQN",
+    "bcd4rec": "BCD4Rec",
+}
+
+
+def number(value: float | None, decimals: int = 1) -> str:
+    """With a real minus sign; an absent value is a dash."""
+    if value is None:
+        return "–"
+    text = f"{value:.{decimals}f}"
+    return text.replace("-", "−") if float(text) else text.removeprefix("-")
