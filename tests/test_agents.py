@@ -18,7 +18,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import exclude, top
-from bcd4rec.training import DivergenceError, Trainer, check
+from bcd4rec.training import DivergenceError, Trainer, check, take
 
 NAMES = AGENTS.names()
 CONSTRAINED = {"bcq": "dqn", "qrbcq": "qrdqn", "bcd4rec": "iqn"}
@@ -162,6 +162,46 @@ def test_beta_one_leaves_only_the_mode(name, mode):
     best, share = agent._best_actions(np.arange(3), torch.randn(3, 8))
     assert best.tolist() == modes.tolist()
     assert share == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "shares"), [(0.5, [0.0, 0.14, 1.0, 1.0]), (0.0, [1.0] * 4), (1.0, [0.0, 0.07, 0.5, 1.0])]
+)
+def test_the_discount_rises_while_it_warms_up(warm_up, shares):
+    changes = {"warm_up": warm_up, "updates": 100, "centre_rewards": False, "target": "polyak"}
+    trainer = Trainer(tiny("qrdqn", **changes), patience())
+    agent, batch = trainer.agent, take(trainer.transitions, np.arange(40))
+    states = np.unique(batch.state)
+    encoded = agent.network.encode_states(agent.states[states]).detach()
+    values = []
+    for step in (0, 7, 50, 100):
+        target, _ = agent._targets(batch, states, encoded, step)
+        values.append(target - torch.from_numpy(batch.reward)[:, None])
+    assert (values[-1].abs().amax(dim=1) > 0).tolist() == (batch.discount > 0).tolist()
+    for value, share in zip(values, shares, strict=True):
+        torch.testing.assert_close(value, share * values[-1])
+
+
+@pytest.mark.parametrize(
+    ("target", "serve", "averaged"),
+    [("polyak", "target", True), ("polyak", "online", False), ("hard", "target", False)],
+)
+def test_the_policy_is_the_average_over_the_last_updates(target, serve, averaged):
+    agent = trained(tiny("iqn", target=target, serve=serve, updates=45), bandit())
+    network = agent.target if averaged else agent.network
+    assert not torch.equal(agent.target.embeddings, agent.network.embeddings)
+    assert torch.equal(agent.policy().network.embeddings, network.embeddings)
+    best = network.mean_values(network.encode_states(agent.states)).max().item()
+    assert agent.mean_value(np.zeros(3, np.int64)) == pytest.approx(best + agent.offset)
+
+
+def test_a_polyak_target_follows_a_short_run():
+    trainer = Trainer(tiny("dqn", target="polyak", polyak=0.001, updates=30), bandit())
+    expected = torch.zeros_like(trainer.agent.network.embeddings)
+    for step, _ in enumerate(trainer.run(report_every=1)):
+        share = max(0.001, 1 / (1 + 0.1 * step))
+        expected = (1 - share) * expected + share * trainer.agent.network.embeddings.detach()
+    torch.testing.assert_close(trainer.agent.target.embeddings, expected)
 
 
 @pytest.mark.parametrize(("name", "twin"), CONSTRAINED.items())

@@ -21,6 +21,7 @@ from bcd4rec.models.q_network import QNetwork, as_tensor
 from bcd4rec.policies.quantile_policy import QuantilePolicy
 from bcd4rec.seeding import generator, stream_seed
 
+LATELY = 0.1  # a Polyak target averages over no more than this share of the updates so far: short runs forget the start
 ENCODE_ROWS = 1024  # states encoded at once when many are
 VALUES_AT_ONCE = 2**24  # values of state and item pairs held at once, so that memory does not grow with A
 
@@ -107,7 +108,7 @@ class QuantileAgent:
         self._set_rate(step)
         self._descend(loss, self.optimiser)
         if self.config.target == "polyak":
-            _move(self.target, self.network, self.config.polyak)
+            _move(self.target, self.network, max(self.config.polyak, 1 / (1 + step * LATELY)))
         if self.behaviour is not None and self.behaviour_optimiser is not None:
             self._update_behaviour(self.behaviour, self.behaviour_optimiser, batch)
         return Update(loss.item(), float(target.mean()), allowed)
@@ -123,7 +124,8 @@ class QuantileAgent:
         taus = self._taus(len(ids), step, "target")
         values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
         reward = torch.from_numpy(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
-        return reward + torch.from_numpy(batch.discount).unsqueeze(1) * values[torch.from_numpy(back)], allowed
+        discount = torch.from_numpy(batch.discount * np.float32(self._foresight(step))).unsqueeze(1)
+        return reward + discount * values[torch.from_numpy(back)], allowed
 
     def _complete(self, ids: IntArray, known: IntArray, encoded: Tensor) -> Tensor:
         """The encoded states `ids`; those that are not among the `known` ones need no gradient, so they come here."""
@@ -159,6 +161,15 @@ class QuantileAgent:
         draw = generator(self.seed, "taus", name, step).random((size, head.count), dtype=np.float32)
         return torch.from_numpy(draw)
 
+    def _foresight(self, step: int) -> float:
+        """The share of the discount that counts: next values say nothing before rewards have shaped them.
+
+        Where a log hardly explores, values that bootstrap from the first update on may settle on a network that holds
+        all items alike.
+        """
+        until = self.config.warm_up * self.config.updates
+        return min(1.0, step / until) if until else 1.0
+
     def _set_rate(self, step: int) -> None:
         """Values chase their own targets and never settle at a constant rate, so the rate falls."""
         left = 1.0 - self.config.decay * step / self.config.updates
@@ -187,14 +198,20 @@ class QuantileAgent:
     @torch.no_grad()
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
-        vectors = self._encode(self.network, ids)
-        rows = min(ENCODE_ROWS, max(1, VALUES_AT_ONCE // len(self.network.embeddings)))
-        best = [self.network.mean_values(part).max(dim=1).values for part in torch.split(vectors, rows)]
+        vectors = self._encode(self.served, ids)
+        rows = min(ENCODE_ROWS, max(1, VALUES_AT_ONCE // len(self.served.embeddings)))
+        best = [self.served.mean_values(part).max(dim=1).values for part in torch.split(vectors, rows)]
         return float(torch.cat(best).mean()) + self.offset
+
+    @property
+    def served(self) -> QNetwork:
+        """The network of the policy. A hard target is no average, only old."""
+        averaged = self.config.serve == "target" and self.config.target == "polyak"
+        return self.target if averaged else self.network
 
     def policy(self) -> QuantilePolicy:
         """The greedy policy, on a copy of the weights."""
-        network = copy.deepcopy(self.network if self.config.serve == "online" else self.target)
+        network = copy.deepcopy(self.served)
         beta = self.config.beta if self.config.constrain_serving else 0.0  # the behaviour model may only explain
         return QuantilePolicy(network, self.offset, copy.deepcopy(self.behaviour), beta, self.config.constraint)
 
