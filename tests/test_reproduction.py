@@ -212,7 +212,7 @@ def test_the_command_goes_on_and_says_so(small_table, tmp_path):
     assert read_json(out / "results.json")["findings"] == told["findings"]
     second = run_here("reproduce", "table1", *options)
     assert second.returncode == 0
-    assert "11 tasks, of which 11 are there already" in second.stderr
+    assert "12 tasks, of which 12 are there already" in second.stderr
     assert "BCD4Rec" in second.stdout
 
 

@@ -58,12 +58,10 @@ class AgentConfig(QNetworkConfig):
         description="Copy the network to the target every `target_every` updates, or move it a little at each.",
     )
     target_every: int = Field(default=100, ge=1, description="Updates between copies of a hard target.")
-    polyak: float = Field(
-        default=0.005, gt=0, le=1, description="How far a Polyak target moves at each update, at least."
-    )
+    polyak: float = Field(default=0.005, gt=0, le=1, description="How far a Polyak target moves at each update.")
     serve: Literal["online", "target"] = Field(
-        default="target",
-        description="Which network becomes the policy: online, or a Polyak target, an average over the last updates.",
+        default="online",
+        description="Which network becomes the policy; a Polyak target is an average over the last updates.",
     )
     warm_up: float = Field(
         default=0.5, ge=0, le=1, description="Over which share of the updates the discount rises from 0 to γ, linearly."

@@ -21,7 +21,6 @@ from bcd4rec.models.q_network import QNetwork, as_tensor
 from bcd4rec.policies.quantile_policy import QuantilePolicy
 from bcd4rec.seeding import generator, stream_seed
 
-LATELY = 0.1  # a Polyak target averages over no more than this share of the updates so far: short runs forget the start
 ENCODE_ROWS = 1024  # states encoded at once when many are
 VALUES_AT_ONCE = 2**24  # values of state and item pairs held at once, so that memory does not grow with A
 
@@ -108,7 +107,7 @@ class QuantileAgent:
         self._set_rate(step)
         self._descend(loss, self.optimiser)
         if self.config.target == "polyak":
-            _move(self.target, self.network, max(self.config.polyak, 1 / (1 + step * LATELY)))
+            _move(self.target, self.network, self.config.polyak)
         if self.behaviour is not None and self.behaviour_optimiser is not None:
             self._update_behaviour(self.behaviour, self.behaviour_optimiser, batch)
         return Update(loss.item(), float(target.mean()), allowed)
@@ -205,9 +204,8 @@ class QuantileAgent:
 
     @property
     def served(self) -> QNetwork:
-        """The network of the policy. A hard target is no average, only old."""
-        averaged = self.config.serve == "target" and self.config.target == "polyak"
-        return self.target if averaged else self.network
+        """The network of the policy."""
+        return self.network if self.config.serve == "online" else self.target
 
     def policy(self) -> QuantilePolicy:
         """The greedy policy, on a copy of the weights."""

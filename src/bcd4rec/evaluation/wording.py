@@ -5,6 +5,7 @@ NAMES = {
     "popular": "MostPop",
     "oracle": "Oracle",
     "behaviour": "Behaviour",
+    "filter": "Bayes filter",
     "online": "Online",
     "sknn": "SKNN",
     "vsknn": "VSKNN",

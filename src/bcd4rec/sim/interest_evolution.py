@@ -171,17 +171,18 @@ class InterestEvolution:
         weights = self._weight(self._interests[self._users, self._categories[slates]])
         weights[~self._clickable(slates)] = 0.0
         upper = weights.cumsum(axis=1)  # (B, K) the user clicks the first place whose upper edge lies above the draw
-        draw = self._choice_luck[self._step] * (upper[:, -1] + self._skip_weight())
+        draw = self._choice_luck[self._step] * (upper[:, -1] + self._skip_weight(self._interests))
         places: NDArray[np.intp] = (upper <= draw[:, None]).sum(axis=1)
         return places
 
     def _weight(self, interests: Doubles) -> Doubles:
         return np.maximum(interests + self.config.interest_shift, self.config.smallest_weight)
 
-    def _skip_weight(self) -> Doubles | float:
+    def _skip_weight(self, interests: Doubles) -> Doubles:
+        """(…,) of `interests` (…, C)."""
         if self.config.skip_weight is not None:
-            return self.config.skip_scale * self.config.skip_weight
-        second = np.partition(self._interests, -2, axis=1)[:, -2]
+            return np.full(interests.shape[:-1], self.config.skip_scale * self.config.skip_weight)
+        second = np.partition(interests, -2, axis=-1)[..., -2]
         return self.config.skip_scale * self._weight(second)
 
     def _clickable(self, slates: IntArray) -> Mask:
@@ -196,9 +197,13 @@ class InterestEvolution:
     def _drift(self, rows: NDArray[np.intp], categories: IntArray) -> None:
         """Move the interest of user `rows[j]` in the clicked `categories[j]`."""
         interest = self._interests[rows, categories]
+        self._interests[rows, categories] = self._moved(interest, self._update_luck[self._step, rows])
+
+    def _moved(self, interest: Doubles, luck: Doubles) -> Doubles:
+        """What becomes of interests in a category that is clicked."""
         change = self.config.drift * (1.0 - np.abs(interest)) * (1.0 - interest)
-        change[self._update_luck[self._step, rows] >= (1.0 + interest) / 2.0] *= -1.0
-        self._interests[rows, categories] = np.clip(interest + change, -1.0, 1.0)
+        change[luck >= (1.0 + interest) / 2.0] *= -1.0
+        return np.clip(interest + change, -1.0, 1.0)
 
     def _withdraw(self, slates: IntArray, rows: NDArray[np.intp], clicked: IntArray) -> None:
         """Remember which items are not available any more."""

@@ -38,6 +38,7 @@ class Domain:
     user: Settings = ()  # settings of the learned user
     played: Settings = ()  # how its sessions are played
     recipe: Settings = ()  # settings of all agents, in place of the usual ones
+    baselines: tuple[str, ...] = ("random", "behaviour", "online", "oracle")
 
     def __init__(self, sizes: Sizes, source: Path | None = None):
         self.sizes, self.source = sizes, source
@@ -63,7 +64,7 @@ class Domain:
         return Met(self.world(log, seed, kind), player, self.sizes.users, seed, self.candidates)
 
     def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Meeting:
-        """A policy that is not learned from the log: random, oracle, behaviour, or online."""
+        """A policy that is not learned from the log: one of `baselines`."""
         log = self.log(seed, **changes)
         return self.online(log, seed, kind) if name == "online" else self.met(name, log, seed, kind)
 
@@ -78,6 +79,7 @@ class RecSim(Domain):
     """The interest-evolution environment; the log is random's, or of an online agent's checkpoint."""
 
     rate = "CTR"
+    baselines = ("random", "behaviour", "filter", "online", "oracle")
     behaviour_rate: float | None = None  # the paper's, whose nearest checkpoint writes the log
 
     def log(self, seed: int, **changes: Any) -> RecSimLog:
@@ -90,6 +92,12 @@ class RecSim(Domain):
 
     def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
         return log if isinstance(log, RecSimLog) else super().world(log, seed, kind)
+
+    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Meeting:
+        """The filter needs no log, so it is the same for the three columns."""
+        if name != "filter":
+            return super().baseline(name, seed, kind, changes)
+        return self.met(name, RecSim1(self.sizes).log(seed), seed, kind)
 
     def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
         """As in the paper, it sees the user's interests and needs no log, so it is the same for the three columns."""

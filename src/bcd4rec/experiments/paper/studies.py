@@ -166,7 +166,8 @@ class Laboratory:
             if found.distributions:
                 yield from (self.distributions(domain, runs, seed) for domain in self.domains_of(runs))
             for domain, name in product(self.domains_of(runs), found.baselines):
-                yield from (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
+                if name in self.domain(domain).baselines:
+                    yield from (self.baseline(name, domain, seed, world) for world in self.worlds(study, domain))
 
 
 def _expand(block: Runs) -> Iterator[Run]:

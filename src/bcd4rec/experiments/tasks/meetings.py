@@ -16,6 +16,7 @@ from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
 from bcd4rec.experiments.tasks.logs import RECSIM_RULES, RecSimLog, Settings, ShopLog, dataset_of
 from bcd4rec.seeding import stream_seed
+from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
@@ -28,8 +29,8 @@ RANKS = 1000  # how much of a popularity curve is kept
 class Met(Task):
     """A policy and fresh users: per session, how often each item was shown, and a handful of numbers.
 
-    `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, or what
-    was trained.
+    `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, on RecSim
+    filter (see `sim.belief`), or what was trained.
     """
 
     world: User | RecSimLog | ShopLog
@@ -53,14 +54,16 @@ class Met(Task):
     def _environment(self, store: Store) -> Environment:
         if isinstance(self.world, User):
             return learned_user(self.world, store)
-        return InterestEvolution() if isinstance(self.world, RecSimLog) else Shop()
+        if isinstance(self.world, RecSimLog):
+            return Believed() if self.player == "filter" else InterestEvolution()
+        return Shop()
 
     def _play(self, environment: Environment, store: Store) -> pl.DataFrame:
         fresh = stream_seed(self.seed, "evaluation")
         if self.player == "behaviour" and isinstance(self.world, RecSimLog):
             return self.world.behaviour(self.users, fresh, store)
         name = self.player if isinstance(self.player, str) else str(store.path(self.player) / "policy")
-        player = contestant(name, environment, None, self.seed)
+        player = contestant("oracle" if name == "filter" else name, environment, None, self.seed)
         rules, vectors = RolloutConfig.parse({"candidates": self.candidates}, "candidates"), None
         if isinstance(self.world, RecSimLog):
             rules, vectors = RECSIM_RULES, slate_vectors(environment, dataset_of(self.world, store))
