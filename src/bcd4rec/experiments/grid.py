@@ -247,7 +247,7 @@ def _side_by_side(book: _Book, store: Store, jobs: int) -> None:
     before = {name: os.environ.get(name) for name in threads}
     os.environ.update(threads)  # the processes inherit it
     futures: dict[Future[tuple[float, str | None]], Task] = {}
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_quiet)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_serve)
     try:
         while True:
             while len(futures) < jobs and (task := book.next()) is not None:
@@ -267,11 +267,21 @@ def _side_by_side(book: _Book, store: Store, jobs: int) -> None:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _quiet() -> None:
-    """A process of the pool leaves Ctrl-C to the one that started it."""
+def _serve() -> None:
+    """A process of the pool leaves Ctrl-C to the one that started it, and ends when that one is gone."""
     import signal
+    from multiprocessing import parent_process
+    from threading import Thread
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def end_with_it() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_it, daemon=True).start()
 
 
 def _attempt(task: Task, store: Store) -> tuple[float, str | None]:
