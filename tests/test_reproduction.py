@@ -73,6 +73,12 @@ def test_what_two_studies_have_in_common_is_one_task():
     assert len(both.tasks) == alone[0] == alone[1]
 
 
+def test_the_filter_meets_recsims_users_once_for_all_columns_and_nobody_else():
+    tasks = {task.key: task for task in Laboratory().tasks("table1") if getattr(task, "player", None) == "filter"}
+    assert sorted(task.seed for task in tasks.values()) == [0, 1, 2]
+    assert {task.world.name for task in tasks.values()} == {"RecSim-1"}
+
+
 def test_shares_of_the_gap_are_those_of_the_readings():
     assert [round(printed.gap(title, "bcd4rec")) for title in ("RecSim-1", "RecSim-2", "RecSim-3", "DN (shop)")] == [
         58,
@@ -167,6 +173,8 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     found = reproduce(asked, lab, store, {}, "bcd4rec reproduce all")
     by_name = {one.name: one for one in found.findings}
     _check_rates(by_name["table1"], lab, store)
+    assert [row[0] for row in by_name["table1"].grids[1].rows][-3:] == ["Bayes filter", "Online", "Oracle"]
+    assert any("Bayes filter" in line for one in by_name["table1"].claims for line in one.evidence)
     unmeasured = [one.text for one in by_name["table1"].claims if one.verdict == "not measured"]
     assert unmeasured == ["Distributional agents without the constraint (QRDQN, IQN) are better than DQN."]
     assert [row[0] for row in by_name["table3"].grids[0].rows][:2] == ["RecSim-1", "RecSim-2"]
