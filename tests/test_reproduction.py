@@ -8,15 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bcd4rec.artifacts import read_json
+from bcd4rec.artifacts import read_json, write_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import agents, fit
 from bcd4rec.experiments.grid import Store, plan, run
-from bcd4rec.experiments.paper import printed, studies
+from bcd4rec.experiments.paper import figure1, printed, studies
 from bcd4rec.experiments.paper.reproduction import reproduce
+from bcd4rec.experiments.paper.results import Meetings, Results
 from bcd4rec.experiments.paper.studies import Laboratory, Run, Studies
 from bcd4rec.experiments.paper.writing import judge
 from bcd4rec.experiments.tasks.logs import Checkpoint
@@ -101,6 +102,30 @@ def test_shares_of_the_gap_are_those_of_the_readings():
 def test_verdicts(cases, verdict):
     assert judge(cases) == verdict
     assert judge({str(place): case for place, case in enumerate(cases)}) == verdict
+
+
+def test_more_of_the_right_category_means_more_in_every_run(tmp_path):
+    store = Store(tmp_path)
+
+    def met(player: str, accuracies: dict[int, float]) -> Meetings:
+        tasks = [Laboratory().baseline(player, "shop", seed) for seed in accuracies]
+        for task, accuracy in zip(tasks, accuracies.values(), strict=True):
+            store.path(task).mkdir()
+            write_json(store.path(task) / "result.json", {"category_accuracy": accuracy})
+        return Meetings(store, tasks, 3)
+
+    found = {
+        "dqn": met("random", {0: 50.0, 1: 60.0}),
+        "bcq": met("oracle", {0: 50.5, 1: 61.0, 2: 10.0}),
+        "iqn": met("behaviour", {2: 40.0, 1: 70.0, 0: 60.0}),
+    }
+    found["bcd4rec"] = found["bcq"]
+    told = figure1._category_claim(Results(Laboratory(), store, "figure1"), "shop", found)
+    assert told.verdict == "holds partly"
+    assert told.evidence == [
+        "BCQ 40.5 %, DQN 55.0 %; by run +0.5, +1.0",
+        "BCD4Rec 40.5 %, IQN 56.7 %; by run −9.5, −9.0, −30.0",
+    ]
 
 
 def test_the_checkpoint_with_the_nearest_rate_writes_the_log(tmp_path):

@@ -31,6 +31,10 @@ class Meetings:
     def values(self, name: str) -> list[float]:
         return [one[name] for one in self.results if one.get(name) is not None]
 
+    def by_seed(self, name: str) -> dict[int, float]:
+        pairs = zip(self.tasks, self.results, strict=True)
+        return {task.seed: one[name] for task, one in pairs if one.get(name) is not None}
+
     def mean(self, name: str = "rate") -> float:
         return float(np.mean(self.values(name)))
 
