@@ -19,6 +19,7 @@ from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.online import OnlineConfig, learn_online, logged_rows
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
 from bcd4rec.sim.rollout import RolloutConfig, rollout
+from test_cli import fails
 
 QUICK = {"updates": 150, "batch_size": 256}
 RULES = RolloutConfig(after_skip="exclude", skips=20, diversity=1.0)
@@ -30,6 +31,24 @@ def test_exploration_falls_from_one() -> None:
     assert OnlineConfig(rounds=1, last_epsilon=0.1).epsilon(0) == 1.0
     config = OnlineConfig(rounds=3, first_epsilon=0.3, last_epsilon=0.1)
     assert [config.epsilon(number) for number in range(3)] == pytest.approx([0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dataset", "nowhere"], "nowhere is not a folder"),
+        (["--first-epsilon", "3"], "less than or equal to 1"),
+        (["--rounds", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_bad_options_get_one_sentence_and_nothing_is_written(options, words, tmp_path) -> None:
+    assert words in fails("online", "--env", "recsim", "--out", tmp_path / "policy", *options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_candidates_are_refused() -> None:
+    told = fails("evaluate", "random", "--env", "recsim", "--candidates", "shelf")
+    assert told == "--candidates: found 'shelf', expected 'all' or 'category'."
 
 
 def test_rounds_get_better_and_repeat_to_the_bit() -> None:
