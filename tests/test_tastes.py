@@ -20,7 +20,8 @@ def plain(encoder: Tastes, liked: list[int], skipped: list[int], embeddings: tor
             float(len(skipped)),
         ]
         scaled = [value / size for value, size in zip(inputs, SIZES, strict=True)]
-        entries.append(monotone(encoder.taste, scaled))
+        nothing = [0.0] * 4 + scaled[4:]
+        entries.append(monotone(encoder.taste, scaled) - monotone(encoder.taste, nothing))
         rest.append(encoder.rest(torch.tensor(scaled)))
     return torch.cat([torch.tensor(entries), torch.stack(rest).mean(dim=0)])
 
@@ -63,6 +64,14 @@ def test_equals_a_plain_loop() -> None:
     expected = torch.stack([plain(encoder, *pair, embeddings) for pair in zip(liked, skipped, strict=True)])
     assert found.shape == (BATCH, WIDTH + 2)
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_taste_of_which_nothing_is_known_counts_as_nothing() -> None:
+    torch.manual_seed(1)
+    encoder, embeddings = Tastes(WIDTH, WIDTH + 1), torch.randn(ITEMS, WIDTH)
+    embeddings[:, 2] = 0.0
+    states = encoder(padded([[3, 1], []], HISTORY), embeddings, padded([[7], []], SKIPS))
+    assert (states[:, :WIDTH] == 0).tolist() == [[False, False, True, False], [True] * 4]
 
 
 def test_likes_speak_for_a_taste_and_skips_against_it() -> None:

@@ -4,6 +4,9 @@ The embeddings' axes are tastes (see `data.cooccurrence`). What a session says a
 liked and skipped, lately and in all, is turned into that entry of the state by one network that all entries share. It
 has some 1,600 weights however many items and axes there are, so a few thousand sessions are enough to learn from.
 
+A taste of which a session says nothing counts as nothing: what the network makes of no evidence is taken off. Without
+that, whatever an item has of all tastes together would move it up or down in every session.
+
 A like never speaks against a taste and a skip never for it: the network is monotone. Logs of good policies need that.
 There a taste is skipped often because it is shown often because it is liked, and a free network learns to show what
 was skipped.
@@ -26,7 +29,11 @@ DIRECTIONS = (1.0, 1.0, -1.0, -1.0, 0.0, 0.0)
 
 @ENCODERS.register("tastes")
 class Tastes(Encoder):
-    """s_d = f(Σ liked_d, Σ late liked_d, Σ skipped_d, Σ late skipped_d, counts); the rest of s is a mean over axes."""
+    """s_d = f(x_d) − f(x_0); the rest of s is a mean over axes.
+
+    x_d is what was liked and skipped along axis d, lately and in all, and the counts of both; in x_0 there is nothing
+    but the counts.
+    """
 
     takes_skips = True
 
@@ -42,7 +49,8 @@ class Tastes(Encoder):
         skipped, late_skipped, misses = _sums(skips, embeddings, LATE_SKIPS)
         counts = (likes.expand_as(liked), misses.expand_as(liked))
         inputs = torch.stack((liked, late, skipped, late_skipped, *counts), dim=-1) / torch.tensor(SIZES)  # (B, D, 6)
-        return torch.cat((self.taste(inputs), self.rest(inputs).mean(dim=1)), dim=1)
+        nothing = inputs[:, :1] * (self.taste.directions == 0)  # (B, 1, 6)
+        return torch.cat((self.taste(inputs) - self.taste(nothing), self.rest(inputs).mean(dim=1)), dim=1)
 
     def encode(self, items: Tensor, lengths: Tensor, embeddings: Tensor) -> Tensor:
         return self.forward(items, embeddings)

@@ -19,7 +19,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies.policy import Policy
 from bcd4rec.registry import Registry
 
-FORMAT = 1
+FORMAT = 2
 Arrays = dict[str, NDArray[Any]]
 
 # What reading files that were changed or cut short raises, from the libraries and from `restore`.
