@@ -49,8 +49,10 @@ class Tastes(Encoder):
         skipped, late_skipped, misses = _sums(skips, embeddings, LATE_SKIPS)
         counts = (likes.expand_as(liked), misses.expand_as(liked))
         inputs = torch.stack((liked, late, skipped, late_skipped, *counts), dim=-1) / torch.tensor(SIZES)  # (B, D, 6)
-        nothing = inputs[:, :1] * (self.taste.directions == 0)  # (B, 1, 6)
-        return torch.cat((self.taste(inputs) - self.taste(nothing), self.rest(inputs).mean(dim=1)), dim=1)
+        evidence = self.taste.directions != 0
+        known = (inputs[..., evidence] != 0).any(dim=-1)  # (B, D); what is not known is 0 exactly, not but for rounding
+        apart = self.taste(inputs) - self.taste(inputs[:, :1] * ~evidence)
+        return torch.cat((apart * known, self.rest(inputs).mean(dim=1)), dim=1)
 
     def encode(self, items: Tensor, lengths: Tensor, embeddings: Tensor) -> Tensor:
         return self.forward(items, embeddings)
