@@ -91,11 +91,24 @@ def tastes(weights: Weights) -> Part:
         "taste_b2": sign * weights["taste.second.bias"],
         "taste_w3": (np.abs(weights["taste.last.weight"]) * sign).T,
         "taste_b3": weights["taste.last.bias"],
+        "is_count": (directions == 0).astype(np.float32),
+        "is_evidence": (directions != 0).astype(np.float32),
     }
     lines = """
       late_stack = Concat<axis=2>(liked_c, liked_late_c, skipped_c, skipped_late_c, likes_c, skips_c)
       inputs = Div(late_stack, sizes)
-    """ + _layers("taste", "inputs", 3)
+      counts = Mul(inputs, is_count)
+      no_evidence = ReduceMax<keepdims=1>(counts, second)
+    """
+    lines += _layers("told", "inputs", 3, "taste") + _layers("untold", "no_evidence", 3, "taste")
+    lines += """
+      evidence = Mul(inputs, is_evidence)
+      evidence_size = Abs(evidence)
+      evidence_most = ReduceMax<keepdims=1>(evidence_size, third)
+      known = Sign(evidence_most)
+      apart = Sub(told, untold)
+      taste = Mul(apart, known)
+    """
     body = history("skipped", "skips") + _late("liked") + _late("skipped") + Part(_COLUMNS + lines, constants)
     if len(weights["rest.2.bias"]) == 0:
         return body + Part("encoded = Squeeze(taste, third)\n")
@@ -139,13 +152,13 @@ _COLUMNS = """
 """
 
 
-def _layers(name: str, source: str, count: int) -> str:
-    """{name}: linear layers {name}_w1, … over the last axis of `source`, ReLU between them."""
-    lines = []
+def _layers(name: str, source: str, count: int, weights: str | None = None) -> str:
+    """{name}: linear layers {weights}_w1, … over the last axis of `source`, ReLU between them."""
+    lines, weights = [], weights or name
     for layer in range(1, count + 1):
         last = layer == count
-        lines.append(f"{name}_m{layer} = MatMul({source}, {name}_w{layer})")
-        lines.append(f"{name if last else f'{name}_a{layer}'} = Add({name}_m{layer}, {name}_b{layer})")
+        lines.append(f"{name}_m{layer} = MatMul({source}, {weights}_w{layer})")
+        lines.append(f"{name if last else f'{name}_a{layer}'} = Add({name}_m{layer}, {weights}_b{layer})")
         if not last:
             source = f"{name}_h{layer}"
             lines.append(f"{source} = Relu({name}_a{layer})")
