@@ -12,7 +12,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
 from bcd4rec.models.encoder import ENCODERS
-from bcd4rec.models.heads import make_head, midpoints
+from bcd4rec.models.heads import Head, make_head, midpoints
 from bcd4rec.models.next_item import Examples, NextItem, fit
 from bcd4rec.models.pretraining import neighbours, prefixes, pretrain, standardise
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
@@ -128,13 +128,36 @@ def test_layers_are_for_the_encoders_that_have_them():
 @pytest.mark.parametrize(("name", "count"), [("expected", 1), ("fixed", 4), ("implicit", 3)])
 def test_the_mean_vector_gives_the_mean_over_quantiles(name, count):
     torch.manual_seed(4)
-    head = make_head(name, WIDTH, 4 if name == "fixed" else 3, 8)
+    head = stirred(make_head(name, WIDTH, 4 if name == "fixed" else 3, 8))
     states, actions = torch.randn(5, WIDTH), torch.randn(5, WIDTH)
     fractions = 32 if head.samples_taus else head.count  # the mean vector of implicit quantiles is over 32 fractions
     quantiles = head.quantiles(states, actions, midpoints(fractions).expand(5, -1))
     assert quantiles.shape == (5, fractions)
     assert head.count == count
     torch.testing.assert_close((head.mean_vector(states) * actions).sum(dim=1), quantiles.mean(dim=1))
+
+
+def stirred(head: Head) -> Head:
+    """With weights that are not those of the start."""
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += torch.randn_like(parameter)
+    return head
+
+
+def test_fixed_quantiles_equal_a_plain_loop():
+    torch.manual_seed(6)
+    head = stirred(make_head("fixed", WIDTH, 3, 4))
+    states, actions = torch.randn(2, WIDTH), torch.randn(2, WIDTH)
+    found = head.quantiles(states, actions, midpoints(3).expand(2, -1))
+    assert found.shape == (2, 3)
+    for b in range(2):
+        for n in range(3):
+            total = 0.0
+            for j in range(WIDTH):
+                moved = states[b, j].item() * head.scale[n, j].item() + head.bias[n, j].item()
+                total += moved * actions[b, j].item()
+            assert found[b, n].item() == pytest.approx(total, rel=1e-4, abs=1e-6)
 
 
 def test_implicit_quantiles_equal_a_plain_loop():

@@ -54,21 +54,21 @@ class ExpectedValue(Head):
 
 
 class FixedQuantiles(Head):
-    """K state vectors of D entries, one for each fixed fraction (Dabney et al., 2017): s_k = s + W_k s + b_k."""
+    """K state vectors of D entries, one for each fixed fraction (Dabney et al., 2017): s_k = s ⊙ φ_k + b_k.
+
+    K matrices in place of the K vectors φ_k would have K · D² weights to learn from the same few sessions.
+    """
 
     def __init__(self, width: int, quantiles: int):
         super().__init__(quantiles)
-        self.linear = nn.Linear(width, quantiles * width)
-        nn.init.zeros_(self.linear.weight)
+        self.scale = nn.Parameter(torch.ones(quantiles, width))
+        self.bias = nn.Parameter(torch.zeros(quantiles, width))
 
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
-        vectors = states.unsqueeze(1) + self.linear(states).view(len(states), self.count, -1)
-        values: Tensor = (vectors @ actions.unsqueeze(2)).squeeze(2)
-        return values
+        return (states * actions) @ self.scale.T + actions @ self.bias.T
 
     def mean_vector(self, states: Tensor) -> Tensor:
-        weight = self.linear.weight.view(self.count, -1, states.shape[1]).mean(dim=0)
-        return states + nn.functional.linear(states, weight, self.linear.bias.view(self.count, -1).mean(dim=0))
+        return states * self.scale.mean(dim=0) + self.bias.mean(dim=0)
 
 
 class ImplicitQuantiles(Head):

@@ -18,11 +18,8 @@ def mean(head: str, weights: Weights, count: int) -> Part:
     if head == "expected":
         return Part("mean = Identity(state)\n")
     if head == "fixed":
-        width = weights["linear.weight"].shape[1]
-        matrix = weights["linear.weight"].reshape(count, width, width).mean(axis=0)
-        bias = weights["linear.bias"].reshape(count, width).mean(axis=0)
-        lines = "mean = Gemm<transB=1>(state, mean_weight, mean_bias)\n"
-        return Part(lines, {"mean_weight": matrix + np.eye(width, dtype=np.float32), "mean_bias": bias})
+        lines = "scaled = Mul(state, mean_scale)\nmean = Add(scaled, mean_bias)\n"
+        return Part(lines, {f"mean_{name}": array.mean(axis=0) for name, array in weights.items()})
     weight, bias = weights["linear.weight"], weights["linear.bias"]
     angles = midpoints(FRACTIONS)[:, None] * (np.pi * np.arange(weight.shape[1], dtype=np.float32))
     factors = np.maximum(np.cos(angles) @ weight.T + bias, 0).mean(axis=0)
@@ -41,13 +38,8 @@ def quantiles(head: str, weights: Weights, count: int) -> Part:
     if head == "expected":
         return opening + Part("vectors = Identity(state_row)\n")
     if head == "fixed":
-        lines = f"""
-          moved_flat = Gemm<transB=1>(state, linear_weight, linear_bias)
-          moved_shape = Constant<value_ints=[0, {count}, -1]>()
-          moved = Reshape(moved_flat, moved_shape)
-          vectors = Add(moved, state_row)
-        """
-        return opening + Part(lines, {name.replace(".", "_"): array for name, array in weights.items()})
+        lines = "scaled = Mul(state_row, head_scale)\nvectors = Add(scaled, head_bias)\n"
+        return opening + Part(lines, {f"head_{name}": array for name, array in weights.items()})
     lines = """
       tau_column = Unsqueeze(taus, second)
       angles = Mul(tau_column, frequencies)
