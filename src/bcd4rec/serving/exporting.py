@@ -66,7 +66,7 @@ def models_of(kind: str, settings: dict[str, Any], arrays: StoredArrays, version
     network = network_of(kind, settings, arrays)
     models = {MODEL: _preferences(network, arrays, version)}
     if kind == "quantile_policy":
-        part = quantiles(network.head, arrays.under(network.head_prefix), network.count)
+        part = quantiles(network.head, arrays.under(network.head_prefix))
         models[QUANTILES] = _model("float[B,D] state, float[N] taus", "float[B,N,D] vectors", part, version)
         if settings["constrained"]:
             behaviour = Network("behaviour.embeddings", "srgnn", "behaviour.encoder.")
@@ -80,7 +80,7 @@ def _preferences(network: Network, arrays: StoredArrays, version: str) -> "Model
         raise InputError(f"The encoder {network.encoder!r} has no ONNX graph; those that have one are {known}.")
     encoder = ENCODER_GRAPHS[network.encoder](arrays.under(network.encoder_prefix))
     part = OPENING + encoder + pooled(network.gains, network.more, "skipped_sum" in encoder.lines)
-    part += mean(network.head, arrays.under(network.head_prefix), network.count)
+    part += mean(network.head, arrays.under(network.head_prefix))
     outputs = "float[B,D] preference, float[B,E] state"
     if network.more:
         width = arrays.shape(network.table)[1]

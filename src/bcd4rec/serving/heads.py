@@ -13,7 +13,7 @@ def midpoints(count: int) -> FloatArray:
     return ((np.arange(count) + 0.5) / count).astype(np.float32)
 
 
-def mean(head: str, weights: Weights, count: int) -> Part:
+def mean(head: str, weights: Weights) -> Part:
     """`mean` (B, D) of `state` (B, D): its inner product with an action is the mean over the action's quantiles."""
     if head == "expected":
         return Part("mean = Identity(state)\n")
@@ -26,7 +26,7 @@ def mean(head: str, weights: Weights, count: int) -> Part:
     return Part("mean = Mul(state, mean_factors)\n", {"mean_factors": factors.astype(np.float32)})
 
 
-def quantiles(head: str, weights: Weights, count: int) -> Part:
+def quantiles(head: str, weights: Weights) -> Part:
     """`vectors` (B, N, D) of `state` (B, D) and `taus` (N,): inner products with an action are its quantiles.
 
     Heads with fixed fractions take no notice of `taus`.
