@@ -23,7 +23,8 @@ def add_to(app: typer.Typer) -> None:
 
 def reproduce(
     what: Annotated[
-        list[str], typer.Argument(metavar="WHAT", help="table1 … table6, figure1 … figure5, ablations, or all.")
+        list[str],
+        typer.Argument(metavar="WHAT", help="table1 … table6, figure1 … figure5, ablations, as_printed or all."),
     ],
     out: Annotated[
         Path, typer.Option("--out", help="Folder of the results. What is there already is not computed again.")

@@ -1,6 +1,6 @@
 """Table 1: every method on every domain, and what the paper's text says about it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
@@ -9,7 +9,7 @@ from bcd4rec.evaluation.statistics import RATE
 from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.experiments.paper import printed
 from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.studies import World
+from bcd4rec.experiments.paper.studies import Run, World
 from bcd4rec.experiments.paper.writing import claim, entry, signed, spread, with_bounds
 
 ENDS = ("random", "behaviour", "filter", "online", "oracle")
@@ -57,7 +57,7 @@ class Column:
 
 
 def finding(results: Results) -> Finding:
-    columns = [column for column in _columns(results) if OURS in column.methods]
+    columns = columns_of(results, results.lab.runs("table1"))
     sizes = results.lab.sizes
     return Finding(
         "table1",
@@ -73,23 +73,22 @@ def finding(results: Results) -> Finding:
             "at a time.",
         ],
         grids=[_overview(columns), *(_grid(column) for column in columns)],
-        claims=_claims(columns),
+        claims=[above_behaviour(columns), _best(columns), _gaps(columns), _others(columns), *order(columns)],
         commands=results.again(),
     )
 
 
-def _columns(results: Results) -> list[Column]:
-    lab, columns = results.lab, []
-    runs = lab.runs("table1")
-    for name in lab.domains_of(runs):
-        for world in lab.worlds("table1", name):
-            columns.append(_column(results, name, world))
-    return columns
+def columns_of(results: Results, runs: Sequence[Run]) -> list[Column]:
+    """Those of the runs' domains on which BCD4Rec was run."""
+    lab = results.lab
+    pairs = [(name, world) for name in lab.domains_of(runs) for world in lab.worlds(results.study, name)]
+    columns = [_column(results, [run for run in runs if run.domain == name], name, world) for name, world in pairs]
+    return [column for column in columns if OURS in column.methods]
 
 
-def _column(results: Results, name: str, world: World) -> Column:
+def _column(results: Results, runs: Sequence[Run], name: str, world: World) -> Column:
     domain = results.lab.domain(name)
-    met = {run.method: results.met(run, world) for run in results.lab.runs("table1") if run.domain == name}
+    met = {run.method: results.met(run, world) for run in runs}
     ends = {end: results.baseline(end, name, world) for end in ENDS}
     title = domain.title + (f", {world} users" if len(domain.worlds) > 1 else "")
     return Column(
@@ -156,12 +155,9 @@ def _compared(column: Column, first: str, second: str) -> str:
     )
 
 
-def _claims(columns: list[Column]) -> list[Claim]:
+def order(columns: list[Column]) -> list[Claim]:
+    """What the paper says about how the agents stand to each other."""
     return [
-        _above_behaviour(columns),
-        _best(columns),
-        _gaps(columns),
-        _others(columns),
         _pairs(
             columns,
             "Distributional agents without the constraint (QRDQN, IQN) are better than DQN.",
@@ -175,7 +171,7 @@ def _claims(columns: list[Column]) -> list[Claim]:
     ]
 
 
-def _above_behaviour(columns: list[Column]) -> Claim:
+def above_behaviour(columns: list[Column]) -> Claim:
     apart = {column.title: column.methods[OURS].above(column.ends["behaviour"]) for column in columns}
     return claim(
         "BCD4Rec is significantly better than the policy that wrote the log, in all cases.",
