@@ -221,6 +221,9 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     assert found.costs is not None
     assert found.costs.rows[-1][1] == str(len(plan(wanted, store).tasks))
     assert "RecSim-2" in by_name["table3"].grids[0].rows[1]
+    assert [one.name for one in found.findings if "Seeds of these runs: 0." in one.prose] == [
+        name for name in asked if small_table.studies[name].seeds == 1
+    ]
     labels = [row[0] for row in by_name["ablations"].grids[0].rows]
     assert labels == ["the default", "no skips in the state", "the log's policy"]
     _check_printed(by_name["as_printed"], by_name["table1"], lab, store)

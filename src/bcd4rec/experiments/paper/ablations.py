@@ -59,15 +59,13 @@ def _words(run: Run) -> str:
 
 
 def _sized(results: Results) -> dict[str, list[tuple[int, Meetings]]]:
-    """The rate by the number of sessions in the log, for each method; the usual size is among them."""
-    lab, found = results.lab, dict[str, list[tuple[int, Meetings]]]()
-    for run in lab.runs("ablations"):
-        if "sessions" in dict(run.log) or (run == Run("recsim-1", METHOD)):
-            met = results.met(run)
-            if met is not None:
-                sessions = int(dict(run.log).get("sessions", lab.sizes.sessions))
-                found.setdefault(run.method, []).append((sessions, met))
-    return {method: sorted(values, key=lambda one: one[0]) for method, values in found.items()}
+    """The rate by the number of sessions in the log, for each method."""
+    found = dict[str, list[tuple[int, Meetings]]]()
+    for run in results.lab.runs("ablations"):
+        met = results.met(run) if "sessions" in dict(run.log) else None
+        if met is not None:
+            found.setdefault(run.method, []).append((dict(run.log)["sessions"], met))
+    return found
 
 
 def _sizes(results: Results) -> Chart:

@@ -29,9 +29,11 @@ def reproduce(
 
 
 def _finding(study: str, results: Results) -> Finding:
-    """Without the tables of domains that have no runs."""
+    """Without the tables of domains that have no runs, and with a word where there are fewer seeds than in table 1."""
     found: Finding = import_module(f"bcd4rec.experiments.paper.{study}").finding(results)
-    return replace(found, grids=[grid for grid in found.grids if grid.rows])
+    seeds = ", ".join(map(str, results.seeds))
+    fewer = [f"Seeds of these runs: {seeds}."] if len(results.seeds) < results.lab.sizes.seeds else []
+    return replace(found, grids=[grid for grid in found.grids if grid.rows], prose=[*found.prose, *fewer])
 
 
 def _made(
