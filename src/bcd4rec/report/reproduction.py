@@ -33,7 +33,8 @@ def tally(claims: Sequence[Claim]) -> str:
     """How many claims got which verdict, in words."""
     counts = Counter(claim.verdict for claim in claims)
     said = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in SYMBOLS if counts[verdict])
-    return f"{len(claims)} claims of the paper. {said[:1].upper()}{said[1:]}." if claims else "No claims were examined."
+    noun = "claim" if len(claims) == 1 else "claims"
+    return f"{len(claims)} {noun} of the paper. {said[:1].upper()}{said[1:]}." if claims else "No claims were examined."
 
 
 def short(title: str) -> str:

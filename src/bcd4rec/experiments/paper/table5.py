@@ -19,6 +19,7 @@ def finding(results: Results) -> Finding:
         prose=[
             "Pearson's correlation, over all runs of the grid of β, K and n, of the online rate with R@3 and with Q̄ "
             "on validation sessions: of the values and of their ranks. Brackets are 95 % bootstrap intervals over runs."
+            " Where the rates of the whole grid lie close together, there is little to correlate with."
         ],
         grids=[_grid(results, domain, methods) for domain, methods in found.items()],
         claims=[_claim(results, found)],
@@ -45,9 +46,10 @@ def _grid(results: Results, domain: str, methods: dict[str, dict[str, Correlatio
         theirs = printed.CORRELATIONS[printed.column(title)][method]
         ours = [by["recall@3"].values, by["q_bar"].values, by["recall@3"].ranks, by["q_bar"].ranks]
         cells = [cell for one, paper in zip(ours, theirs, strict=True) for cell in (_entry(one), number(paper, 3))]
-        rows.append([NAMES[method], *cells, str(by["q_bar"].runs)])
+        rates = [point.rate for point in sweep.points(results, domain, method)]
+        rows.append([NAMES[method], *cells, str(by["q_bar"].runs), f"{number(min(rates))} to {number(max(rates))}"])
     heads = [head for kind in ("values", "ranks") for name in ("R@3", "Q̄") for head in (f"{name}, {kind}", "paper")]
-    return Grid(title, ["method", *heads, "runs"], rows)
+    return Grid(title, ["method", *heads, "runs", "their rates, %"], rows)
 
 
 def _entry(found: Interval | None) -> Entry:
