@@ -218,6 +218,9 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     assert unmeasured == ["Distributional agents without the constraint (QRDQN, IQN) are better than DQN."]
     assert [row[0] for row in by_name["table3"].grids[0].rows][:2] == ["RecSim-1", "RecSim-2"]
     assert by_name["table5"].grids[0].rows[0][-2] == "3"  # three values of β, and one seed is enough there
+    assert "left out" not in found.made
+    with_real = Laboratory(domains=("recsim-1", "recsim-2", "diginetica"))
+    assert reproduce(["table2"], with_real, store, {}, "").made["left out"] == "diginetica: no log was given"
     assert found.costs is not None
     assert found.costs.rows[-1][1] == str(len(plan(wanted, store).tasks))
     assert "RecSim-2" in by_name["table3"].grids[0].rows[1]
