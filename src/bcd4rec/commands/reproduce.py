@@ -108,9 +108,9 @@ def _announce(todo: "Plan", lab: "Laboratory", store: "Store") -> None:
             f"{todo.old} of the others were made by another version of the code and are made again; "
             "--keep-old would use them as they are."
         )
-    absent = [name for name in lab.domains if not lab.present(name)]
-    if absent:
-        say(f"Left out, since their logs were not given: {', '.join(f'{name} (--{name} PATH)' for name in absent)}.")
+    if lab.absent:
+        missing = ", ".join(f"{name} (--{name} PATH)" for name in lab.absent)
+        say(f"Left out, since their logs were not given: {missing}.")
 
 
 def _run(todo: "Plan", store: "Store", jobs: int) -> dict[str, str]:

@@ -13,16 +13,13 @@ from bcd4rec.experiments.paper.writing import entry, signed
 def finding(results: Results) -> Finding:
     runs = [run for run in results.lab.runs("as_printed") if run.settings]
     columns = columns_of(results, runs)
-    updates = " and ".join(f"{count:,}" for count in sorted({_updates(results, run) for run in runs}))
     return Finding(
         "as_printed",
         "As printed: the agents of table 1 with the paper's network",
         prose=[
-            "A BiGRU of two layers over the last ten clicks, without skips; embeddings that start from an SR-GNN and "
-            "are trained on; no value of the state's own, rewards as they are, no warm-up of the discount; a target "
-            "that is copied every 100 updates; Adam with a constant rate of 0.003, batches of 64, n = 128, β = 0.5, "
-            f"K = 10. The paper does not say how many updates; here they are {updates}. The constraint is relative and "
-            "its model trained first, as in table 1."
+            "The paper's network and settings; of the updates it does not say how many. The rest is as in table 1: the "
+            "constraint is relative, its model is trained first, β = 0.5, K = 10.",
+            *map(_settings, runs[:1]),
         ],
         grids=[_grid(results, column) for column in columns],
         claims=[_as_printed(one) for one in (above_behaviour(columns), *order(columns))],
@@ -30,8 +27,9 @@ def finding(results: Results) -> Finding:
     )
 
 
-def _updates(results: Results, run: Run) -> int:
-    return int(dict(results.lab.trained(run, 0).settings)["updates"])
+def _settings(run: Run) -> str:
+    """They are the same in all runs of the paper's network."""
+    return f"Settings: {', '.join(f'{name} = {value}' for name, value in (*run.settings, *run.log))}."
 
 
 def _grid(results: Results, column: Column) -> Grid:

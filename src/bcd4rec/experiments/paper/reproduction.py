@@ -52,8 +52,7 @@ def _made(
         "seeds": ", ".join(map(str, range(sizes.seeds))),
         "users": f"{sizes.users:,} for each policy and seed",
     }
-    absent = [name for name in lab.domains if not lab.domain(name).available]
-    made |= {"left out": f"{', '.join(absent)}: no log was given"} if absent else {}
+    made |= {"left out": f"{', '.join(lab.absent)}: no log was given"} if lab.absent else {}
     return made | ({"failed": "; ".join(failed.values())} if failed else {})
 
 

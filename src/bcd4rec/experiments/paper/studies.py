@@ -111,6 +111,11 @@ class Laboratory:
         """Whether a domain was asked for and its log can be had."""
         return name in self.domains and self.domain(name).available
 
+    @property
+    def absent(self) -> list[str]:
+        """Domains that were asked for and whose log was not given."""
+        return [name for name in self.domains if not self.present(name)]
+
     def runs(self, study: str) -> list[Run]:
         """The runs of a study on the domains that are there, each once."""
         found = load().studies[study]

@@ -1,5 +1,7 @@
 """Table 5: do R@3 and Q̄, which need the log alone, tell what users will say?"""
 
+from typing import NamedTuple
+
 from bcd4rec.evaluation.correlation import Correlation, correlate
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.statistics import Interval
@@ -8,11 +10,19 @@ from bcd4rec.experiments.paper import printed, sweep
 from bcd4rec.experiments.paper.results import Results
 from bcd4rec.experiments.paper.writing import ABSENT, bounds, claim
 
-Found = dict[str, dict[str, dict[str, Correlation]]]  # domain -> method -> metric
+
+class Swept(NamedTuple):
+    """The runs of one method: what users say of them, and how R@3 and Q̄ go along with it."""
+
+    rates: list[float]
+    by: dict[str, Correlation]
+
+
+Found = dict[str, dict[str, Swept]]  # domain -> method
 
 
 def finding(results: Results) -> Finding:
-    found = {domain: _correlations(results, domain) for domain in sweep.domains(results)}
+    found = {domain: _swept(results, domain) for domain in sweep.domains(results)}
     return Finding(
         "table5",
         "Table 5: offline metrics against what users say",
@@ -27,26 +37,24 @@ def finding(results: Results) -> Finding:
     )
 
 
-def _correlations(results: Results, domain: str) -> dict[str, dict[str, Correlation]]:
+def _swept(results: Results, domain: str) -> dict[str, Swept]:
     found = {}
     for method in sweep.METHODS:
         points = sweep.points(results, domain, method)
         rates = [point.rate for point in points]
         if points:
-            found[method] = {
-                metric: correlate(rates, [point.offline[metric] for point in points]) for metric in sweep.METRICS
-            }
+            offline = {metric: [point.offline[metric] for point in points] for metric in sweep.METRICS}
+            found[method] = Swept(rates, {metric: correlate(rates, values) for metric, values in offline.items()})
     return found
 
 
-def _grid(results: Results, domain: str, methods: dict[str, dict[str, Correlation]]) -> Grid:
+def _grid(results: Results, domain: str, methods: dict[str, Swept]) -> Grid:
     title = results.lab.domain(domain).title
     rows: list[list[Entry | str]] = []
-    for method, by in methods.items():
+    for method, (rates, by) in methods.items():
         theirs = printed.CORRELATIONS[printed.column(title)][method]
         ours = [by["recall@3"].values, by["q_bar"].values, by["recall@3"].ranks, by["q_bar"].ranks]
         cells = [cell for one, paper in zip(ours, theirs, strict=True) for cell in (_entry(one), number(paper, 3))]
-        rates = [point.rate for point in sweep.points(results, domain, method)]
         rows.append([NAMES[method], *cells, str(by["q_bar"].runs), f"{number(min(rates))} to {number(max(rates))}"])
     heads = [head for kind in ("values", "ranks") for name in ("R@3", "Q̄") for head in (f"{name}, {kind}", "paper")]
     return Grid(title, ["method", *heads, "runs", "their rates, %"], rows)
@@ -60,7 +68,7 @@ def _claim(results: Results, found: Found) -> Claim:
     cases, evidence = {}, []
     for domain, methods in found.items():
         title = results.lab.domain(domain).title
-        for method, by in methods.items():
+        for method, (_, by) in methods.items():
             ours, theirs = by["q_bar"].values, by["recall@3"].values
             if ours is None or theirs is None:
                 continue
