@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.session_knn import SessionKNN
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 
 SESSIONS, ITEMS, QUERIES, SLATE = 100_000, 20_000, 300, 20
@@ -94,7 +95,7 @@ def run() -> dict[str, float]:
     table = Table("method", "dictionary", "ours", "ratio", title="nearest neighbours, queries/s on one core")
     ratios: dict[str, float] = {}
     for method in METHODS:
-        policy, plain = BASELINES[method]().fit(train, ITEMS, 0), DictionaryKNN(method, train)
+        policy, plain = BASELINES[method]().fit(Dataset.from_sequences(train, ITEMS), 0), DictionaryKNN(method, train)
         assert isinstance(policy, SessionKNN)
         found, _ = policy.top(asked, SLATE)  # also compiles
         expected = [plain.top(one.tolist(), SLATE) for one in asked]

@@ -13,6 +13,7 @@ import pytest
 
 from bcd4rec.artifacts import MANIFEST
 from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.data.vocabulary import Vocabulary
@@ -30,7 +31,7 @@ CANDIDATES = np.array([[0, 6], [PAD, 3], [4, 4], [5, PAD], [1, 2]], np.int32)
 
 def make(name: str) -> tuple[str, SavedPolicy]:
     """A policy by the name of its baseline, and its kind: the name of its module."""
-    policy = Uniform(N_ITEMS) if name == "uniform" else BASELINES[name]().fit(TRAIN, N_ITEMS, 0)
+    policy = Uniform(N_ITEMS) if name == "uniform" else BASELINES[name]().fit(Dataset.from_sequences(TRAIN, N_ITEMS), 0)
     return type(policy).__module__.rpartition(".")[2], policy
 
 

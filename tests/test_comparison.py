@@ -13,7 +13,7 @@ from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.experiments import comparison
-from bcd4rec.experiments.comparison import Contestant, catalogue, compare, contestant, random_sequences
+from bcd4rec.experiments.comparison import Contestant, catalogue, compare, contestant, random_dataset
 from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
@@ -80,9 +80,14 @@ def test_a_baseline_without_a_data_set_learns_from_random_sessions(env):
     assert sum(expected) > 0
 
 
-def test_random_sequences_keep_the_order_of_the_clicks(env):
-    found = random_sequences(env, 5)
+def test_the_random_data_set_holds_the_whole_log_in_its_order(env):
+    dataset = random_dataset(env, 5)
+    found, shown = dataset.sequences("train"), dataset.transitions("train")
     log = rollout(env, Uniform(ITEMS), *env.asked[-1], RANDOM)
+    assert dataset.vocabulary.ids.gather(shown.action).to_list() == log["item_id"].to_list()
+    names = [dataset.responses.names[code] for code in shown.response]
+    assert names == log["response"].to_list()
+    assert "skip" in names
     clicks: dict[int, list[int]] = {}
     for user, item, response in log["session_id", "item_id", "response"].rows():
         if response == "click":

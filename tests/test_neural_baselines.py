@@ -3,14 +3,16 @@
 import math
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.baselines.gru4rec import GRU4RecConfig, Sessions, ranking_losses
 from bcd4rec.baselines.neural import NeuralPolicy, batches, fit_empty, last_items, trim
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.models.next_item import NextItem
@@ -30,9 +32,12 @@ def walks(count: int, seed: int, n_items: int = 40) -> np.ndarray:
 
 
 def fit(method: str, train: list[list[int]], n_items: int, seed: int = 0, **options: object):
+    return configure(method, options).fit(Dataset.from_sequences(Sequences.of(train), n_items), seed)
+
+
+def configure(method: str, options: dict[str, object]) -> Baseline:
     known = BASELINES[method].model_fields
-    options = {key: value for key, value in options.items() if key in known}
-    return BASELINES[method].parse(options, "test").fit(Sequences.of(train), n_items, seed)
+    return BASELINES[method].parse({key: value for key, value in options.items() if key in known}, "test")
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -85,9 +90,11 @@ def test_same_seed_same_bits(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("train", [[[0, 0], [0]], [[0]], []], ids=["one item", "one view", "nothing"])
+@pytest.mark.parametrize("train", [[[0, 0], [0]], [[0]], None], ids=["one item", "one view", "nothing"])
 def test_odd_training_sets(method, train):
-    scores = fit(method, train, 1, **SMALL).scores(States.of([[], [0]]))
+    skipped = pl.DataFrame({"session_id": [0], "step": [0], "item_id": [0], "response": ["skip"]})
+    dataset = Dataset.from_frame(skipped) if train is None else Dataset.from_sequences(Sequences.of(train), 1)
+    scores = configure(method, SMALL).fit(dataset, 0).scores(States.of([[], [0]]))
     assert scores.shape == (2, 1)
     assert np.isfinite(scores).all()
 

@@ -1,9 +1,11 @@
 """MostPop by hand."""
 
 import numpy as np
+import polars as pl
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.popular import Popularity
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.policies.bundle import KINDS
@@ -12,7 +14,7 @@ TRAIN = Sequences.of([[2, 0, 2], [2], [], [3, 0]])
 
 
 def fit(n_items: int = 5) -> Popularity:
-    policy = BASELINES["popular"]().fit(TRAIN, n_items, seed=0)
+    policy = BASELINES["popular"]().fit(Dataset.from_sequences(TRAIN, n_items), seed=0)
     assert isinstance(policy, Popularity)
     return policy
 
@@ -49,6 +51,7 @@ def test_save_and_restore():
     np.testing.assert_array_equal(again.scores(States.empty(1)), policy.scores(States.empty(1)))
 
 
-def test_no_sessions_at_all():
-    policy = BASELINES["popular"]().fit(Sequences.of([]), 3, seed=0)
+def test_nothing_was_liked():
+    rows = {"session_id": [0, 0, 1], "step": [0, 1, 0], "item_id": [5, 7, 3], "response": ["skip"] * 3}
+    policy = BASELINES["popular"]().fit(Dataset.from_frame(pl.DataFrame(rows)), seed=0)
     assert policy.scores(States.of([[1]])).tolist() == [[0, 0, 0]]

@@ -14,6 +14,7 @@ import torch
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.neural import NeuralPolicy
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, IntArray, States
 from bcd4rec.errors import InputError
@@ -103,7 +104,8 @@ def test_the_behaviour_model_explains(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["popular", "item2vec", "stan"])
 def test_other_policies_are_served_as_they_are(name: str, tmp_path: Path) -> None:
     options = {"width": 4, "epochs": 1} if name == "item2vec" else {}
-    policy = BASELINES[name].parse(options, "test").fit(Sequences.of([[0, 2, 4], [4, 1], [2, 4, 6, 0]]), ITEMS, 0)
+    dataset = Dataset.from_sequences(Sequences.of([[0, 2, 4], [4, 1], [2, 4, 6, 0]]), ITEMS)
+    policy = BASELINES[name].parse(options, "test").fit(dataset, 0)
     kind = type(policy).__module__.rpartition(".")[2]
     served = load(saved(policy, kind, tmp_path))
     states = random_states(np.random.default_rng(7), LENGTH, SKIPS)

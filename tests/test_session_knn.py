@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.session_knn import NeighbourConfig, SessionKNN
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
@@ -25,9 +26,7 @@ def configure(method: str, **settings: object) -> NeighbourConfig:
 
 
 def fit(method: str, train: list[list[int]], n_items: int = N_ITEMS, **settings: object) -> SessionKNN:
-    policy = configure(method, **settings).fit(Sequences.of(train), n_items, 0)
-    assert isinstance(policy, SessionKNN)
-    return policy
+    return SessionKNN(configure(method, **settings), Sequences.of(train), n_items)
 
 
 def last_positions(session: list[int]) -> dict[int, int]:
@@ -210,6 +209,13 @@ def test_save_and_restore_give_the_same_bits(method):
     states = States.of([rng.integers(0, N_ITEMS, rng.integers(0, 6)).tolist() for _ in range(13)])
     np.testing.assert_array_equal(policy.scores(states), again.scores(states))
     np.testing.assert_array_equal(policy.scores(states), fit(method, train, k=11, sample=29).scores(states))
+
+
+def test_fitted_on_the_positives_of_a_data_set():
+    train = [[0, 1], [2, 1, 5], [5]]
+    fitted = configure("stan").fit(Dataset.from_sequences(Sequences.of(train), N_ITEMS), 0)
+    states = States.of([[1], [5, 2]])
+    assert fitted.scores(states).tobytes() == fit("stan", train).scores(states).tobytes()
 
 
 def test_items_outside_the_catalogue_are_refused():

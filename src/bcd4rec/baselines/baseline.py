@@ -1,9 +1,9 @@
-"""What a baseline is: hyper-parameters as a config, and `fit` that turns sequences into a policy."""
+"""What a baseline is: hyper-parameters as a config, and `fit` that turns a data set into a policy."""
 
 from abc import abstractmethod
 
 from bcd4rec.config import Config
-from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.policies.bundle import SavedPolicy
 from bcd4rec.registry import Registry
 
@@ -12,8 +12,8 @@ class Baseline(Config):
     """A subclass's docstring is the claim, the formula and the citation; its fields are the hyper-parameters."""
 
     @abstractmethod
-    def fit(self, sequences: Sequences, n_items: int, seed: int) -> SavedPolicy:
-        """Learn from the positive items of sessions, oldest session first."""
+    def fit(self, dataset: Dataset, seed: int) -> SavedPolicy:
+        """Learn from the split `train` of a data set; `dataset.sequences("train")` are its positive items."""
 
 
 BASELINES: Registry[type[Baseline]] = Registry("baseline", "bcd4rec.baselines")

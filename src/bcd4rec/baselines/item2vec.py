@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from bcd4rec.baselines.baseline import BASELINES, Baseline
-from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.policies.bundle import KINDS, Arrays
 from bcd4rec.seeding import generator
@@ -64,13 +64,13 @@ class Item2VecConfig(Baseline):
     batch_size: int = Field(4096, ge=1, description="Pairs of a step; fewer sessions want smaller steps.")
     decay: float = Field(0.7, ge=0, le=1, description="Weight of an item relative to the one after it.")
 
-    def fit(self, sequences: Sequences, n_items: int, seed: int) -> Item2Vec:
+    def fit(self, dataset: Dataset, seed: int) -> Item2Vec:
         from bcd4rec.models.pretraining import item2vec  # learning needs torch, recommending does not
 
         rng = generator(seed, "item2vec")
         vectors = item2vec(
-            sequences,
-            n_items,
+            dataset.sequences("train"),
+            dataset.n_items,
             self.width,
             rng,
             epochs=self.epochs,

@@ -19,6 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from bcd4rec.baselines.baseline import Baseline
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.next_item import NextItem
@@ -117,11 +118,12 @@ class NeuralConfig(Baseline):
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
     negatives: int = Field(4096, ge=0, description="Items that stand for the catalogue in the loss; 0 for all items.")
 
-    def fit(self, sequences: Sequences, n_items: int, seed: int) -> NeuralPolicy:
+    def fit(self, dataset: Dataset, seed: int) -> NeuralPolicy:
+        sequences = dataset.sequences("train")
         rng = generator(seed, self.encoder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, self.encoder, "torch") % 2**63)
-            model = NextItem(initial(n_items, self.width, rng), self.encoder)
+            model = NextItem(initial(dataset.n_items, self.width, rng), self.encoder)
             for epoch in self.train(model, sequences, rng):
                 log.info("epoch %d: loss %.4f, %.0f predictions/s", epoch.number, epoch.loss, epoch.per_second)
         fit_empty(model, sequences)

@@ -5,6 +5,7 @@ from typing import Any, Self
 import numpy as np
 
 from bcd4rec.baselines.baseline import BASELINES, Baseline
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.policies.bundle import KINDS, Arrays
@@ -49,5 +50,6 @@ class PopularConfig(Baseline):
     score(i) = how many positive responses item i had in the training sessions.
     """
 
-    def fit(self, sequences: Sequences, n_items: int, seed: int) -> Popularity:
-        return Popularity(np.bincount(sequences.items, minlength=n_items).astype(np.float32))
+    def fit(self, dataset: Dataset, seed: int) -> Popularity:
+        items = dataset.sequences("train").items
+        return Popularity(np.bincount(items, minlength=dataset.n_items).astype(np.float32))

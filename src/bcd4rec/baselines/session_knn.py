@@ -10,6 +10,7 @@ from pydantic import Field
 from bcd4rec.baselines import knn_kernels as kernels
 from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.baselines.knn_kernels import Doubles, Index, Queries, Room, Weights
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.policies.bundle import KINDS, Arrays
@@ -39,8 +40,8 @@ class NeighbourConfig(Baseline):
         """How much a neighbour's vote counts whose newest shared item was seen `step` steps ago (from 1)."""
         return np.ones_like(step)
 
-    def fit(self, sequences: Sequences, n_items: int, seed: int) -> "SessionKNN":
-        return SessionKNN(self, sequences, n_items)
+    def fit(self, dataset: Dataset, seed: int) -> "SessionKNN":
+        return SessionKNN(self, dataset.sequences("train"), dataset.n_items)
 
 
 def plain_tables(sequences: Sequences, index: Index) -> Weights:

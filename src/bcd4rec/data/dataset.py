@@ -1,9 +1,10 @@
 """The prepared data set: columns over a table of distinct states, in a folder of Parquet and NumPy files."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,9 @@ from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.data.tables import reason
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
+
+if TYPE_CHECKING:
+    from bcd4rec.data.preparing import PrepareConfig
 
 FORMAT = 1
 FILES = ["items.parquet", "sessions.parquet", "transitions.parquet", "positives.npy", "skips.npy"]
@@ -113,6 +117,29 @@ class Dataset:
         sessions = transitions.session[positive]
         starts = np.flatnonzero(np.diff(sessions, prepend=-1)) if len(sessions) else np.empty(0, np.int64)
         return Sequences(transitions.action[positive], np.append(starts, len(sessions)).astype(np.int64))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pl.DataFrame,
+        rewards: Responses | Mapping[str, float] | None = None,
+        config: "PrepareConfig | None" = None,
+        seed: int = 0,
+    ) -> "Dataset":
+        """The data set of an impression log in memory, as `prepare` makes it of a file with the same columns.
+
+        `rewards` names the responses, e.g. {"skip": 0, "click": 1, "buy": 5}, the default for those that occur.
+        """
+        from bcd4rec.data.in_memory import dataset_of_frame  # which makes data sets, so it knows this class
+
+        return dataset_of_frame(frame, rewards, config, seed)
+
+    @classmethod
+    def from_sequences(cls, sequences: Sequences, n_items: int) -> "Dataset":
+        """Sessions without a log: every item is a click at a step of its own, and all sessions are `train`."""
+        from bcd4rec.data.in_memory import dataset_of_sequences
+
+        return dataset_of_sequences(sequences, n_items)
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":

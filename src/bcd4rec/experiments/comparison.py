@@ -10,8 +10,9 @@ import polars as pl
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import HISTORY, FloatArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
@@ -23,7 +24,7 @@ from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, Logged, catalogue
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout, with_ids, with_openings
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
 NO_EXPLORATION = Exploration()
@@ -61,11 +62,8 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None, see
     if Path(name).is_dir():
         return _from_bundle(Path(name), environment)
     if name in BASELINES:
-        method = BASELINES[name]()
-        if dataset is None:
-            sequences = random_sequences(environment, seed)
-            return Contestant(name, method.fit(sequences, environment.n_items, seed))
-        learned = method.fit(dataset.sequences("train"), dataset.n_items, seed)
+        dataset = dataset or random_dataset(environment, seed)
+        learned = BASELINES[name]().fit(dataset, seed)
         return Contestant(name, speaking(learned, dataset.vocabulary, catalogue(environment)))
     own = [BEHAVIOUR] if isinstance(environment, Logged) else []
     known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
@@ -94,15 +92,13 @@ def slate_vectors(environment: Environment, dataset: Dataset | None) -> FloatArr
     return np.where(places[:, None] >= 0, learned[places], np.float32(0))
 
 
-def random_sequences(environment: Environment, seed: int) -> Sequences:
-    """What random users liked, for baselines that are to be tried without a data set."""
+def random_dataset(environment: Environment, seed: int) -> Dataset:
+    """How users answered random recommendations, for baselines that are to be tried without a data set."""
     random = contestant(RANDOM, environment, None, seed)
-    log = rollout(
-        environment, random.policy, FIRST_SESSIONS, stream_seed(seed, "first log"), random.rules(RolloutConfig())
-    )
-    liked = log.filter(pl.col("response").is_in(environment.responses.positive))
-    lists = liked.group_by("session_id", maintain_order=True).agg("item_id")["item_id"].to_list()
-    return Sequences.of(lists)
+    first = stream_seed(seed, "first log")
+    log = rollout(environment, random.policy, FIRST_SESSIONS, first, random.rules(RolloutConfig()))
+    log = with_ids(with_openings(log, environment), environment)
+    return Dataset.from_frame(log, environment.responses, PrepareConfig(split=SplitConfig(validation=0.0)), seed)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def fit(
     if method not in BASELINES:
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
     config = BASELINES[method].parse(settings or {}, f"{method} --set")
-    policy = config.fit(dataset.sequences("train"), dataset.n_items, seed)
+    policy = config.fit(dataset, seed)
     return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json")})
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from bcd4rec.artifacts import atomic_file, refuse_existing
 from bcd4rec.baselines.baseline import BASELINES
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences, inner_type, refuse_other_than_lists
 from bcd4rec.data.states import FloatArray, IntArray
 from bcd4rec.errors import InputError
@@ -47,7 +48,7 @@ def run_sessions_benchmark(
         refuse_existing(lists, force)
     sessions = read_sessions(data, limit)
     start = time.perf_counter()
-    policy = config.fit(sessions.train, len(sessions.ids), seed)
+    policy = config.fit(Dataset.from_sequences(sessions.train, len(sessions.ids)), seed)
     fitted = time.perf_counter()
     top_lists(policy, _first(sessions.prefixes, 1), K)  # compiled code is compiled before the clock starts
     asked = time.perf_counter()
