@@ -222,12 +222,59 @@ def test_session_structure_is_near_the_data() -> None:
     assert len(log) / 2500 == pytest.approx(14.5, abs=0.6)
 
 
-@pytest.mark.parametrize("name", ["single", "pages"])
+@pytest.mark.parametrize("name", ["single", "pages", "pages-biased"])
 def test_presets_differ_in_the_slate_alone(name: str) -> None:
     env = ENVIRONMENTS["shop"](EnvironmentOptions(preset=name))
-    assert env.slate_size == {"single": 1, "pages": 5}[name]
+    assert env.slate_size == {"single": 1, "pages": 5, "pages-biased": 5}[name]
     assert env.horizon * env.slate_size == 30
-    assert preset(name).model_copy(update={"slate_size": 1}) == preset("single")
+    assert preset(name).model_copy(update={"slate_size": 1, "examination": ()}) == preset("single")
+
+
+class TestExamination:
+    CHANCES = (0.9, 0.2, 0.6)
+
+    def biased(self, chances: tuple[float, ...], users: int = USERS) -> Shop:
+        env = Shop(SMALL.model_copy(update={"examination": chances}))
+        env.reset(users, 3)
+        return env
+
+    def test_what_is_not_looked_at_is_skipped_and_nothing_else_changes(self) -> None:
+        slates = np.random.default_rng(0).permuted(np.tile(np.arange(ITEMS), (400, 1)), axis=1)[:, :SLATE]
+        slates[::7, 1] = PAD
+        plain, same, env = small(users=400), self.biased((1.0,) * SLATE, 400), self.biased(self.CHANCES, 400)
+        free, also, seen = (one.step(slates.astype(np.int32)) for one in (plain, same, env))
+        assert free.responses.tobytes() == also.responses.tobytes()
+        kept = seen.responses != 0
+        np.testing.assert_array_equal(seen.responses[kept], free.responses[kept])
+        liked = free.responses != 0
+        for place, chance in enumerate(self.CHANCES):
+            error = math.sqrt(chance * (1 - chance) / liked[:, place].sum())
+            assert kept[:, place].sum() / liked[:, place].sum() == pytest.approx(chance, abs=3.5 * error)
+        np.testing.assert_array_equal(env._looked, plain._looked)
+        np.testing.assert_array_equal(seen.ended, free.ended)
+
+    def test_a_users_luck_does_not_depend_on_the_others(self) -> None:
+        slates = np.tile(np.array([5, 17, 40], np.int32), (USERS, 1))
+        few, many = self.biased(self.CHANCES, 9), self.biased(self.CHANCES)
+        np.testing.assert_array_equal(few.step(slates[:9]).responses, many.step(slates).responses[:9])
+
+    def test_rates_by_place_are_those_of_the_preset(self) -> None:
+        """Items are drawn alike for all places, so that rates differ by examination alone."""
+        env = Shop(preset("pages-biased"))
+        log = rollout(env, env.behaviour(), 5000, 2, OWN)
+        by_place = log.group_by("position").agg((pl.col("response") != "skip").mean().alias("rate"), pl.len())
+        rates = by_place.sort("position")
+        assert rates["position"].to_list() == [0, 1, 2, 3, 4]
+        found = rates["rate"].to_numpy() / rates["rate"][0]
+        errors = found * np.sqrt(1 / (rates["rate"] * rates["len"]).to_numpy() + 1 / (rates["rate"] * rates["len"])[0])
+        assert (np.abs(found - [1, 0.7, 0.5, 0.35, 0.25]) < 3.5 * errors).all()
+        assert errors[1:].max() < 0.03
+
+    def test_impossible_chances_are_refused(self) -> None:
+        with pytest.raises(ValidationError, match="names 2 places, but slates have 5"):
+            ShopConfig(slate_size=5, examination=(1.0, 0.5))
+        with pytest.raises(ValidationError, match="from 0 to 1"):
+            ShopConfig(slate_size=2, examination=(1.0, 1.5))
 
 
 def test_gymnasiums_checker_passes_and_sessions_start_with_the_opening() -> None:

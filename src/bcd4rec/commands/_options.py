@@ -69,8 +69,8 @@ Preset = Annotated[
     str | None,
     typer.Option(
         "--preset",
-        help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages; learned: "
-        "settings such as slate_size=3,start=empty,shown=20,most=5.",
+        help="Preset of the environment; recsim: paper, recsim, literal, single; shop: single, pages, "
+        "pages-biased; learned: settings such as slate_size=3,start=empty,shown=20,most=5.",
     ),
 ]
 Model = Annotated[

@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 def sessions(
     data: Annotated[Path, typer.Option(help="Folder with train.parquet (items) and test.parquet (prefix, target).")],
-    method: Annotated[str, typer.Option(help="popular, sknn, vsknn, stan, item2vec, gru4rec or srgnn.")],
+    method: Annotated[str, typer.Option(help="popular, markov, sknn, vsknn, stan, item2vec, gru4rec or srgnn.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set k=200; may be repeated.")
     ] = None,

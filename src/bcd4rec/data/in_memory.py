@@ -97,4 +97,4 @@ def _rows(items: IntArray, lengths: NDArray[np.int64]) -> Iterator[pl.DataFrame]
                 "item": items[start : ends[last - 1]],
                 "response": np.full(len(step), CLICKS.code("click"), np.uint8),
             }
-        ).with_columns(pl.lit(None, pl.Float32).alias("propensity"))
+        ).with_columns(propensity=pl.lit(None, pl.Float32), position=pl.lit(-1, pl.Int32), organic=pl.lit(False))

@@ -3,6 +3,9 @@
 NAMES = {
     "random": "Random",
     "popular": "MostPop",
+    "ctr": "CTR",
+    "category_popular": "CategoryPop",
+    "markov": "Markov",
     "oracle": "Oracle",
     "behaviour": "Behaviour",
     "filter": "Bayes filter",

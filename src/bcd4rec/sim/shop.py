@@ -11,6 +11,9 @@ The attraction is 1 in the main category, less in a related category for users w
 counts the positive responses of the session so far. Items are answered independently of each other, so the size of
 the slate changes nothing but how often the recommender learns about the user. No item is shown twice in a session.
 
+With `examination`, the item at place p of a slate is looked at with a chance of its own, whatever the item, and
+skipped if not; without it, all items are looked at.
+
 A session opens with an item that the user has found by search and clicked: `openings`.
 """
 
@@ -51,6 +54,7 @@ class Shop:
         self._appeal = 1.0 - self.config.appeal_spread * (1.0 - self.catalogue.rank)  # (A,)
         self._category_edges = np.cumsum(self.catalogue.category_popularity)  # (C,)
         self._length_edges = np.cumsum(length_law(self.config))  # (pages,)
+        self._examination = np.array(self.config.examination or (1.0,) * self.config.slate_size)  # (K,)
         self._ids = self.catalogue.categories + 1  # Diginetica's category 0 means "none"
         self._ids.flags.writeable = False
         self._behaviour: ShopBehaviour | None = None
@@ -92,6 +96,7 @@ class Shop:
         self._left = np.minimum(pages, self.config.most_pages) * self.config.page  # (B,) items still to be looked at
         self._taste = ndtri(np.maximum(who[:, 4:], 1e-12))  # (B, 2)
         self._luck = generator(seed, "shop", "answers").random((users, self.config.impressions))
+        self._eyes = generator(seed, "shop", "examination").random((users, self.config.impressions))
         self._looked = np.zeros(users, np.int64)  # how many items each user has been shown
         self._users = np.arange(users)[:, None]  # (B, 1)
         self._openings = self._open(who[:, 3])
@@ -111,12 +116,13 @@ class Shop:
         return self._behaviour
 
     def step(self, slates: IntArray) -> Outcome:
-        """Show (B, K) slates. Empty places, items that were shown before and users who have left get a skip."""
+        """Show (B, K) slates. Empty places, items shown before or not looked at and users who have left get a skip."""
         check_slates(slates, len(self._taste), self)
         positive, buy = self.chances(slates)
         order = np.cumsum(slates != PAD, axis=1) + self._looked[:, None] - 1  # (B, K) the how-manieth item it is
-        luck = self._luck[self._users, np.clip(order, 0, self.config.impressions - 1)]
-        answered = (slates != PAD) & (order < self._left[:, None]) & self._fresh(slates)
+        number = np.clip(order, 0, self.config.impressions - 1)
+        luck, examined = self._luck[self._users, number], self._eyes[self._users, number] < self._examination
+        answered = (slates != PAD) & (order < self._left[:, None]) & self._fresh(slates) & examined
         responses = np.where(luck < buy, BUY, np.where(luck < positive, CLICK, SKIP))
         responses = np.where(answered, responses, SKIP).astype(np.int8)
         rows, places = np.nonzero(slates != PAD)
@@ -126,13 +132,13 @@ class Shop:
         return Outcome(responses, self._looked >= self._left)
 
     def chances(self, items: IntArray) -> tuple[Doubles, Doubles]:
-        """(B, K) the chances of any positive response and of a buy, for items (B, K) shown now."""
+        """(B, K) the chances of any positive response and of a buy, for items (B, K) looked at now."""
         nearness = self._nearness(items, self._taste)
         positive = self._attraction(items) * self._charm(items, nearness)
         return positive, positive * self.config.buying * nearness**2 * self._ready()[:, None]
 
     def oracle_scores(self) -> FloatArray:
-        """(B, A) the chance of a buy now."""
+        """(B, A) the chance of a buy now, if the item is looked at."""
         if self._oracle is None:  # readiness is the same factor for all items of a user
             every = np.broadcast_to(np.arange(self.n_items, dtype=np.int32), (len(self._taste), self.n_items))
             nearness = self._nearness(every, self._taste)

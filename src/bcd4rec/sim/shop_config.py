@@ -75,12 +75,22 @@ class ShopConfig(Config):
         default=0.5, ge=0, le=1, description="Each positive response leaves so much of the lack of readiness (chosen)."
     )
 
+    examination: tuple[float, ...] = Field(
+        default=(),
+        description="Chance that the item at each place of a slate is looked at (chosen); empty: all are. What is not "
+        "looked at is skipped.",
+    )
+
     @model_validator(mode="after")
     def _possible_lengths(self) -> Self:
         if self.mean_pages > self.most_pages:
             raise ValueError(f"sessions of {self.mean_pages} pages on average cannot end after {self.most_pages}")
         if self.positive_far > self.positive_near:
             raise ValueError("positive_far must not be above positive_near")
+        if self.examination and len(self.examination) != self.slate_size:
+            raise ValueError(f"examination names {len(self.examination)} places, but slates have {self.slate_size}")
+        if not all(0 <= chance <= 1 for chance in self.examination):
+            raise ValueError("examination holds chances, from 0 to 1")
         return self
 
     @property
@@ -89,7 +99,11 @@ class ShopConfig(Config):
         return self.page * self.most_pages
 
 
-PRESETS: dict[str, ShopConfig] = {"single": ShopConfig(), "pages": ShopConfig(slate_size=5)}
+PRESETS: dict[str, ShopConfig] = {
+    "single": ShopConfig(),
+    "pages": ShopConfig(slate_size=5),
+    "pages-biased": ShopConfig(slate_size=5, examination=(1.0, 0.7, 0.5, 0.35, 0.25)),
+}
 
 
 def preset(name: str) -> ShopConfig:

@@ -17,7 +17,18 @@ from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig
 
-COSTS = {"popular": 1.0, "sknn": 2.0, "vsknn": 2.0, "stan": 2.0, "item2vec": 10.0, "gru4rec": 40.0, "srgnn": 40.0}
+COSTS = {
+    "popular": 1.0,
+    "ctr": 1.0,
+    "category_popular": 1.0,
+    "markov": 1.0,
+    "sknn": 2.0,
+    "vsknn": 2.0,
+    "stan": 2.0,
+    "item2vec": 10.0,
+    "gru4rec": 40.0,
+    "srgnn": 40.0,
+}
 
 
 @dataclass(frozen=True)
