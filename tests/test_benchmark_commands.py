@@ -103,7 +103,7 @@ def test_a_cheap_method_does_not_import_torch(data: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"--method": "best"}, "Unknown baseline 'best'; known are gru4rec, item2vec, popular"),
+        ({"--method": "best"}, "Unknown baseline 'best'; known are category_popular, ctr, gru4rec"),
         ({"--data": "nowhere"}, "train.parquet is missing"),
         ({"--set": "k=many"}, "k: found 'many'"),
     ],

@@ -57,7 +57,7 @@ class Markov:
         for start in range(0, len(positives), BATCH):
             states = States(positives[start : start + BATCH], np.empty((0, 0), np.int32))
             compared = self._compared(self._followers(states.positives)[0], shape[1])
-            best, scores[start : start + BATCH] = top_scored(self.scores(states, compared), k)
+            best, scores[start : start + BATCH] = top_scored(self.scores(states, compared), shape[1])
             items[start : start + BATCH] = np.take_along_axis(compared, best, axis=1)
         return items, scores
 

