@@ -62,7 +62,7 @@ def origin_of_log(log: Log) -> dict[str, Any] | None:
 
 
 def _told(path: Path) -> dict[str, Any] | None:
-    text = (pq.read_schema(path).metadata or {}).get(KEY.encode())
+    text = (pq.read_metadata(path).metadata or {}).get(KEY.encode())
     if text is None:
         return None
     try:
