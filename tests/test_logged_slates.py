@@ -658,7 +658,8 @@ def test_the_origin_goes_through_raw_files_and_days(tmp_path):
     raw, log, data = tmp_path / "raw", tmp_path / "days.parquet", tmp_path / "data"
     result("simulate", "--env", "shop", "--days", 12, "--scale", 0.3, "--raw", raw, "--logs", log)
     expected = json.loads((raw / "origin.json").read_text())
-    assert (expected["env"], expected["preset"], expected["alike"]) == ("shop", "pages", ["single", "pages"])
+    assert (expected["env"], expected["preset"]) == ("shop", "pages")
+    assert {"single", "pages"} <= set(expected["alike"])  # the same users, slates of another size
     periods = ["--split", "session", "--set", "cut=none"]
     result("prepare", raw, "--format", "diginetica", "--out", data, *periods)
     result("prepare", raw, "--format", "diginetica", "--out", tmp_path / "rare", *periods, "--set", "min_support=2")

@@ -27,7 +27,7 @@ class Origin(Config):
     preset: str | None
     """The preset; None for a configuration of one's own."""
     alike: tuple[str | None, ...]
-    """Presets with the same users and items, whatever the size of their slates."""
+    """Presets with the same users and items, however these are put before them."""
     items: int
     """How many items its catalogue has."""
     categories: int

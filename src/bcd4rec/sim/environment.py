@@ -22,6 +22,9 @@ Unavailable = Literal["clicked", "shown", "recommended", "nothing"]
 recommendation, or recommended), only those that were recommended, or none."""
 
 
+PRESENTATION = {"slate_size", "examination"}  # settings of how items are put before users, not of who they are
+
+
 class Outcome(NamedTuple):
     """How B users answered a slate of K items."""
 
@@ -142,7 +145,7 @@ def describe(env: str, config: Config, presets: Mapping[str, Config], items: int
     """The origin of logs of `env` with this configuration."""
 
     def users(one: Config) -> dict[str, object]:
-        return one.model_dump(exclude={"slate_size"})
+        return one.model_dump(exclude=PRESENTATION)
 
     preset = next((name for name, one in presets.items() if one == config), None)
     alike = [name for name, one in presets.items() if preset is not None and users(one) == users(config)]
