@@ -57,7 +57,8 @@ class Origin(Config):
 
 def origin_of_log(log: Log) -> dict[str, Any] | None:
     """What all files of a log agree on; None where one of them tells nothing or something else."""
-    told = [None if table.text else _told(table.path) for table in log.tables]
+    in_files = [not table.text and table.path.is_file() for table in log.tables]  # a table may be in memory
+    told = [_told(table.path) if there else None for table, there in zip(log.tables, in_files, strict=True)]
     return told[0] if all(one == told[0] for one in told) else None
 
 

@@ -249,7 +249,7 @@ def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_ti
     for name in OPPONENTS:
         if name == method or name not in BASELINES:
             continue
-        sessions = dataset.manifest["counts"]["sessions_by_split"].get("train", 0)
+        sessions = int((dataset.sessions["split"] == "train").sum())
         if name == "stan" and sessions > MANY_SESSIONS:
             notes.append(f"Not compared with stan, which takes long on {sessions:,} sessions.")
             continue
