@@ -426,7 +426,7 @@ HOLD_SIMULATE = """
 import time
 from pathlib import Path
 import polars as pl
-def hold(frame, path):
+def hold(frame, path, **options):
     Path(path).write_bytes(b"half of the log")
     Path("here").touch()
     time.sleep(60)

@@ -76,7 +76,7 @@ def test_the_six_files_have_their_headers(folder: Path) -> None:
     for name, header in HEADERS.items():
         assert (folder / "raw" / name).read_text().split("\n", 1)[0] == header
     assert set(FILES) == set(HEADERS)
-    assert {one.name for one in (folder / "raw").iterdir()} == {*FILES, "manifest.json"}
+    assert {one.name for one in (folder / "raw").iterdir()} == {*FILES, "manifest.json", "origin.json"}
 
 
 def test_reading_the_files_gives_the_canonical_log(folder: Path, raw: Raw, impressions: pl.DataFrame) -> None:

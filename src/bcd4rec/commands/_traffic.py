@@ -15,7 +15,7 @@ from bcd4rec.config import OPTIONS
 from bcd4rec.console import emit_json, pairs_table, progress, say, show
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.comparison import Contestant
-from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.environment import Environment, origin_of
 from bcd4rec.sim.rollout import RolloutConfig
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_raw import RawWriter
@@ -67,16 +67,17 @@ def _outputs(
     force: bool,
 ) -> Iterator[contextlib.AbstractContextManager[Write]]:
     if logs is not None:
-        yield _log_writer(logs, force)
+        yield _log_writer(logs, environment, force)
     if raw is not None and isinstance(environment, Shop):
         yield _raw_writer(raw, environment, about, counts, force)
 
 
 @contextlib.contextmanager
-def _log_writer(path: Path, force: bool) -> Iterator[Write]:
+def _log_writer(path: Path, environment: Environment, force: bool) -> Iterator[Write]:
     """The canonical log, appended to day by day."""
     with atomic_file(path, force) as partial, contextlib.ExitStack() as open_files:
         parquet: list[pq.ParquetWriter] = []
+        origin = origin_of(environment)
         text = open_files.enter_context(partial.open("wb")) if path.suffix == ".csv" else None
 
         def write(day: Day) -> None:
@@ -86,7 +87,8 @@ def _log_writer(path: Path, force: bool) -> Iterator[Write]:
                 return
             table = rows.to_arrow()
             if not parquet:
-                parquet.append(open_files.enter_context(pq.ParquetWriter(partial, table.schema, compression="zstd")))
+                schema = table.schema if origin is None else table.schema.with_metadata(origin.metadata())
+                parquet.append(open_files.enter_context(pq.ParquetWriter(partial, schema, compression="zstd")))
             parquet[0].write_table(table)
 
         yield write
@@ -97,7 +99,7 @@ def _raw_writer(
     path: Path, environment: Shop, about: dict[str, Any], counts: Counter[str], force: bool
 ) -> Iterator[Write]:
     with atomic_directory(path, force) as partial:
-        with RawWriter(partial, environment.catalogue, about["seed"]) as writer:
+        with RawWriter(partial, environment.catalogue, about["seed"], origin=environment.origin) as writer:
             yield writer.write
         write_json(partial / MANIFEST, {"kind": "raw"} | about | {"rows": writer.counts} | _found(counts))
 

@@ -60,14 +60,14 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     from bcd4rec.data.transitions import TransitionConfig
     from bcd4rec.experiments import comparison
     from bcd4rec.sim.interest_evolution import InterestEvolution
-    from bcd4rec.sim.rollout import RolloutConfig, rollout
+    from bcd4rec.sim.rollout import RolloutConfig, rollout, write_log
 
     environment = InterestEvolution()
     behaviour = comparison.contestant("random", environment, None, seed)
     rules = RolloutConfig(after_skip=AFTER_SKIP, diversity=DIVERSITY)
     say(f"1/4  {users:,} simulated users meet random recommendations …")
     log = rollout(environment, behaviour.policy, users, seed, behaviour.rules(RolloutConfig()), tick)
-    log.write_parquet(folder / "log.parquet")
+    write_log(log, folder / "log.parquet", environment)
     say("2/4  checking and preparing their log …")
     written = Log(folder / "log.parquet")
     found = checking.check(written, environment.responses, tick)

@@ -1,4 +1,4 @@
-"""`bcd4rec evaluate`: policies side by side on the same simulated users."""
+"""`bcd4rec evaluate`: policies side by side on the same simulated users, or on a log itself."""
 
 import shlex
 from pathlib import Path
@@ -25,7 +25,23 @@ if TYPE_CHECKING:
 
     from bcd4rec.evaluation.summary import Evaluation
 
-EPILOG = "Example:  bcd4rec evaluate random popular oracle policy/ --env recsim --dataset dataset/ --users 2000"
+EPILOG = (
+    "Example:  bcd4rec evaluate policy/ --log dataset/; "
+    "or on simulated users:  bcd4rec evaluate random oracle policy/ --env recsim --dataset dataset/ --users 2000"
+)
+ON_USERS = (
+    "env",
+    "preset",
+    "model",
+    "users",
+    "after_skip",
+    "diversity",
+    "candidates",
+    "behaviour",
+    "online",
+    "foreign",
+)
+ON_A_LOG = ("split",)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,10 +49,20 @@ def add_to(app: typer.Typer) -> None:
 
 
 def evaluate(
+    context: typer.Context,
     policies: Annotated[
         list[str] | None,
         typer.Argument(help="random, oracle, baselines, folders of policies. Default: the first two and popular."),
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            help="Judge on a log instead of users: how the policies rank what was liked among what was shown. A data "
+            "set made by `bcd4rec prepare` (its split test, or validation), or a canonical log.",
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="With --log: this split of the data set.")] = None,
     env: Env = "recsim",
     preset: Preset = None,
     model: Model = None,
@@ -51,11 +77,17 @@ def evaluate(
     sessions: Annotated[
         Path | None, typer.Option(help="Also write each session's metrics to Parquet, for `bcd4rec compare`.")
     ] = None,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Judge policies all the same that were learned from other users' logs.")
+    ] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Compare policies on the same fresh users: target rate, coverage and return with intervals, share of the gap."""
+    """Compare policies on the same fresh users: target rate, coverage and return with intervals, share of the gap.
+
+    With --log on held-out sessions of a log: AUC, MRR, nDCG and top 1 of what was liked, and the verdict in words.
+    """
     from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.commands._options import make_environment
     from bcd4rec.config import OPTIONS
@@ -65,13 +97,21 @@ def evaluate(
     from bcd4rec.experiments.results import session_table
     from bcd4rec.sim.rollout import RolloutConfig
 
+    _refuse_other_options(context, log)
     for path in (report, sessions):
         if path is not None:
             refuse_existing(path, force)
+    if log is not None:
+        from bcd4rec.commands._judgement import evaluate_log
+
+        evaluate_log(log, policies or [], split, dataset, report, sessions, seed, force, json)
+        return
     rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "candidates": candidates}, OPTIONS)
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
     names = policies or ["random", "popular", "oracle"]
+    if not foreign:
+        comparison.refuse_foreign(names, environment, dataset)
     contestants = [comparison.contestant(name, environment, data, seed) for name in names]
     vectors = comparison.slate_vectors(environment, data) if diversity else None
     with progress() as tick:
@@ -103,6 +143,19 @@ def evaluate(
             force=force,
         )
         say(f"The report is in {report}.")
+
+
+def _refuse_other_options(context: typer.Context, log: Path | None) -> None:
+    """Users and logs are two ways to judge; an option of the other way would be ignored."""
+    from bcd4rec.errors import InputError
+
+    for name in ON_A_LOG if log is None else ON_USERS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            if log is None:
+                raise InputError(f"{option} is for --log, which is not given.")
+            raise InputError(f"{option} is for simulated users, but --log {log} judges without them; give one of them.")
 
 
 def table(evaluations: "list[Evaluation]", title: str) -> "Table":

@@ -56,7 +56,7 @@ def online(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
     from bcd4rec.experiments.online import OnlineConfig, learn_online
-    from bcd4rec.sim.rollout import RolloutConfig
+    from bcd4rec.sim.rollout import RolloutConfig, write_log
 
     for path in (out, logs):
         if path is not None:
@@ -73,7 +73,7 @@ def online(
     if logs is not None:
         with atomic_directory(logs, force) as folder:
             for one in found:
-                one.log.write_parquet(folder / f"round-{one.number + 1}.parquet")
+                write_log(one.log, folder / f"round-{one.number + 1}.parquet", environment)
     if json:
         told = [{"round": one.number + 1, "epsilon": one.epsilon, "rate": one.rate} for one in found]
         emit_json({"policy": str(out), "method": method, "env": env, "seed": seed, "rounds": told})

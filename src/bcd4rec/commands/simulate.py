@@ -59,7 +59,7 @@ def simulate(
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
     from bcd4rec.experiments.comparison import contestant, default_policy, slate_vectors
-    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings, write_log
 
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):
@@ -95,7 +95,7 @@ def simulate(
     log = with_ids(with_openings(log, environment), environment)
     if logs is not None:
         with atomic_file(logs, force) as partial:
-            log.write_csv(partial) if logs.suffix == ".csv" else log.write_parquet(partial)
+            log.write_csv(partial) if logs.suffix == ".csv" else write_log(log, partial, environment)
     if json:
         emit_json(found.to_json() | {"steps_per_second": found.steps / seconds, "seed": seed, "env": env})
         return

@@ -49,10 +49,11 @@ def train(
     """
     from bcd4rec.artifacts import atomic_directory, refuse_existing, remove
     from bcd4rec.config import parse_settings
-    from bcd4rec.console import emit_json, pairs_table, say, show
+    from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import fitting
+    from bcd4rec.experiments.judging import judge_on_log
 
     refuse_existing(out, force)
     checkpoint = out.with_name(f"{out.name}.checkpoint")
@@ -70,6 +71,9 @@ def train(
     began = time.monotonic()
     with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
         fitted = fitting.fit(method, data, parse_settings(settings), seed, watcher, checkpoint if resume else None)
+    with progress() as tick:
+        validation = judge_on_log(fitted, data, seed, tick)
+    fitted.about["validation"] = validation.to_json()
     with atomic_directory(out, force) as folder:
         fitted.save(data, folder)
         if fitted.reports:
@@ -81,13 +85,22 @@ def train(
     seconds = time.monotonic() - began
     last = fitted.about.get("training", {})
     if json:
-        emit_json({"policy": str(out), "method": method, "seed": seed, "seconds": seconds} | last)
+        about = {"policy": str(out), "method": method, "seed": seed, "seconds": seconds}
+        emit_json(about | last | {"validation": fitted.about["validation"]})
+        for note in validation.notes:
+            say(note)
         return
     pairs = [
         (name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
         for name, value in last.items()
     ]
     show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
+    if validation.judgement is not None:
+        from bcd4rec.commands import _judgement
+
+        show(_judgement.table(validation.judgement, "How it ranks what was liked among what was shown"))
+    for sentence in (*validation.sentences(), *validation.notes):
+        show(sentence)
     say(f"The policy is in {out}. Try it:  bcd4rec recommend {out} --session ID,ID --top 3")
 
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from bcd4rec.artifacts import atomic_directory, refuse_existing
 from bcd4rec.config import Config
 from bcd4rec.data.dataset import FORMAT, write_manifest
+from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
@@ -43,7 +44,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Write the data set of `log` to the folder `out` and return its manifest.
 
-    `reading` is what a reader of a raw format did to make the log; the manifest keeps it.
+    `reading` is what a reader of a raw format did to make the log; the manifest keeps it, and the log's origin.
     """
     refuse_existing(out, force)
     tick("checking rows", 0.0)
@@ -63,6 +64,7 @@ def prepare(
             pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
         )
         items.write_parquet(folder / "items.parquet")
+        told = {"reading": reading, "origin": origin_of_log(log)}
         manifest = {
             "kind": "dataset",
             "format": FORMAT,
@@ -71,7 +73,7 @@ def prepare(
             "counts": _counts(sessions, index, counts, len(states)),
             "dropped": dropped,
             "clock": log.clock,
-        } | ({"reading": reading} if reading is not None else {})
+        } | {name: value for name, value in told.items() if value is not None}
         return write_manifest(folder, manifest)
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.splits import SplitConfig
@@ -23,7 +24,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
-from bcd4rec.sim.environment import Environment, Logged, catalogue
+from bcd4rec.sim.environment import Environment, Logged, catalogue, origin_of
 from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout, with_ids, with_openings
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
@@ -68,6 +69,26 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None, see
     own = [BEHAVIOUR] if isinstance(environment, Logged) else []
     known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
+
+
+def refuse_foreign(names: Sequence[str], environment: Environment, dataset: Path | None) -> None:
+    """Only what was learned from logs of an environment can be tried on it: elsewhere item 7 is another item."""
+    expected = origin_of(environment)
+    if expected is None:
+        return
+    folders = {name: Path(name) for name in names if Path(name).is_dir()}
+    manifests = {name: bundle.read_manifest(folder) for name, folder in folders.items()}
+    if dataset is not None:
+        manifests[f"--dataset {dataset}"] = Dataset.load(dataset).manifest
+    for name, manifest in manifests.items():
+        told = manifest.get("origin")
+        origin = Origin.parse(told, name) if told is not None else None
+        if origin is None or not origin.fits(expected):
+            found = f"was learned from {origin}" if origin else "does not tell which users it was learned from"
+            raise InputError(
+                f"{name} {found}, expected a Parquet log of {expected}, as `bcd4rec simulate` writes it; "
+                "judge it on its own log with --log, or here all the same with --foreign."
+            )
 
 
 def default_policy(environment: Environment) -> str:

@@ -70,6 +70,7 @@ def fit(
         "data": {"content_hash": dataset.content_hash, "counts": dataset.manifest["counts"]},
         "responses": dataset.manifest["responses"],
         "history": _history(dataset),
+        "origin": dataset.manifest.get("origin"),
     }
     if method in agents():
         return _fit_agent(method, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared)

@@ -31,7 +31,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
-from bcd4rec.sim.rollout import RolloutConfig, as_log, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import RolloutConfig, as_log, rollout, with_ids, with_openings, write_log
 
 
 class OnlineConfig(Config):
@@ -137,7 +137,7 @@ def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:
 
 def _prepared(log: pl.DataFrame, environment: Environment, rules: RolloutConfig, folder: Path, seed: int) -> Dataset:
     folder.mkdir()
-    log.write_parquet(folder / "log.parquet")
+    write_log(log, folder / "log.parquet", environment)
     history = TransitionConfig(
         length=rules.length, skips=max(rules.skips, 1), history="all" if rules.skips else "positives"
     )

@@ -12,7 +12,9 @@ from bcd4rec.experiments.sessions import K
 
 SESSION = ["session_id", "policy", "steps", "targets", "return", "discounted_return"]
 SUPPORT = ["shown", "outside"]  # where the user was a learned one
+LOGGED = ["session_id", "policy", "cases"]  # on a log; all other columns are sums of measures over the cases
 CASE = ["case", "target", "rank"]
+LISTS, ON_USERS, ON_A_LOG = "cases", "sessions", "sessions of a log"
 EXPECTED = "expected what `bcd4rec benchmark sessions --lists` or `bcd4rec evaluate --sessions` writes"
 
 
@@ -31,27 +33,40 @@ class Results(NamedTuple):
 
 
 def session_table(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    """The `per_session` tables of policies as one."""
-    joined = pl.concat([table.select(pl.lit(name).alias("policy"), pl.all()) for name, table in tables.items()])
+    """The tables of policies with a row for each session as one: those of `per_session`, or of a log's judgement."""
+    joined = pl.concat(
+        [
+            table.select("session_id", pl.lit(name).alias("policy"), pl.all().exclude("session_id"))
+            for name, table in tables.items()
+        ]
+    )
+    if "cases" in joined.columns:
+        return joined
     return joined.select(*SESSION, *(name for name in SUPPORT if name in joined.columns))
 
 
 def read_results(paths: Sequence[Path]) -> Results:
     """Files of one kind. A file without a column `policy` holds one policy, named like the file."""
     frames = {path: _read(path) for path in paths}
-    cases = {path: set(CASE) <= set(frame.columns) for path, frame in frames.items()}
-    if len(set(cases.values())) > 1:
-        odd = next(path for path in paths if cases[path] != cases[paths[0]])
-        raise InputError(f"{paths[0]} and {odd} hold different things, cases and sessions; give files of one kind.")
+    kinds = {path: _kind(frame) for path, frame in frames.items()}
+    kind = kinds[paths[0]]
+    if odd := next((path for path in paths if kinds[path] != kind), None):
+        raise InputError(
+            f"{paths[0]} and {odd} hold different things, {kind} and {kinds[odd]}; give files of one kind."
+        )
     tables: dict[str, pl.DataFrame] = {}
     for path, frame in frames.items():
         for name, part in _by_policy(path, frame).items():
             free = name if name not in tables else f"{path.with_suffix('')}:{name}"
-            tables[free] = _case_table(path, part) if cases[path] else _session_table(path, part)
-    if cases[paths[0]]:
+            tables[free] = TABLES[kind](path, part)
+    if kind == LISTS:
         _check_targets(tables)
         gains = {f"p@{K}": Ratio("hit", scale=100.0), f"mrr@{K}": Ratio("reciprocal_rank", scale=100.0)}
         return Results("case", gains, tables)
+    if kind == ON_A_LOG:
+        shared = set.intersection(*(set(table.columns) for table in tables.values()))
+        measures = [name for name in next(iter(tables.values())).columns if name in shared - set(LOGGED)]
+        return Results("session", {name: Ratio(name, "cases") for name in measures}, tables)
     ratios = {"rate": RATE, "return": RETURN, "discounted_return": DISCOUNTED_RETURN}
     if all(set(SUPPORT) <= set(table.columns) for table in tables.values()):
         return Results("session", ratios | {"outside_support": OUTSIDE}, tables)
@@ -66,11 +81,17 @@ def _read(path: Path) -> pl.DataFrame:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{path} cannot be read ({str(error).splitlines()[0]}); {EXPECTED}.") from None
-    if not (set(CASE) <= set(frame.columns) or set(SESSION) <= set(frame.columns)):
+    if not _kind(frame):
         raise InputError(f"{path} has the columns {', '.join(frame.columns)}; {EXPECTED}.")
     if frame.is_empty():
         raise InputError(f"{path} holds no rows; {EXPECTED}.")
     return frame
+
+
+def _kind(frame: pl.DataFrame) -> str:
+    """What a file holds; empty where it is none of ours."""
+    kinds = {LISTS: CASE, ON_USERS: SESSION, ON_A_LOG: LOGGED}
+    return next((kind for kind, columns in kinds.items() if set(columns) <= set(frame.columns)), "")
 
 
 def _by_policy(path: Path, frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -112,6 +133,15 @@ def _case_table(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
         hit=rank.is_not_null().cast(pl.Float64),
         reciprocal_rank=(1.0 / rank).fill_null(0.0),
     )
+
+
+def _logged_table(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    table = frame.drop("policy", strict=False)
+    _numbers(path, table, [name for name in table.columns if name != "session_id"])
+    return _once(path, table, "session_id")
+
+
+TABLES = {LISTS: _case_table, ON_USERS: _session_table, ON_A_LOG: _logged_table}
 
 
 def _check_targets(tables: dict[str, pl.DataFrame]) -> None:

@@ -42,7 +42,7 @@ def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     figure.legend(axes.get_lines()[: len(names)], names, loc="outside lower center", ncols=columns, **spacing)
 
 
-def dots(name: str, values: Mapping[str, Interval], label: str) -> str:
+def dots(name: str, values: Mapping[str, Interval], label: str, decimals: int = 1) -> str:
     """One dot per method with its interval, the first method on top."""
     look = styles(list(values))
 
@@ -54,7 +54,7 @@ def dots(name: str, values: Mapping[str, Interval], label: str) -> str:
                 axes.plot([end, end], [row - 0.13, row + 0.13], color=colour, linewidth=2)
             axes.plot([found.value], [row], color=colour, marker="o", markersize=6)
             axes.annotate(
-                f"{found.value:.1f}", (found.high, row), xytext=(7, 0), textcoords="offset points", va="center"
+                f"{found.value:.{decimals}f}", (found.high, row), xytext=(7, 0), textcoords="offset points", va="center"
             )
         axes.set_yticks(range(len(values)), [_short(method) for method in values])
         axes.set_ylim(len(values) - 0.4, -0.6)

@@ -1,6 +1,6 @@
 """The protocol that every simulated user fulfils."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from bcd4rec.config import Config
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.data.vocabulary import Vocabulary
@@ -18,6 +20,9 @@ from bcd4rec.registry import Registry
 Unavailable = Literal["clicked", "shown", "recommended", "nothing"]
 """Which items are not recommended again in a session: those that were clicked, shown (clicked before the first
 recommendation, or recommended), only those that were recommended, or none."""
+
+
+PRESENTATION = {"slate_size", "examination"}  # settings of how items are put before users, not of who they are
 
 
 class Outcome(NamedTuple):
@@ -121,6 +126,30 @@ def catalogue(environment: Environment) -> Vocabulary:
     if isinstance(environment, Named):
         return environment.vocabulary
     return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
+
+
+@runtime_checkable
+class Simulated(Protocol):
+    """An environment that is a world of its own: what is learned from its logs can be tried on it, and on no other."""
+
+    @property
+    def origin(self) -> Origin: ...
+
+
+def origin_of(environment: Environment) -> Origin | None:
+    """What the logs of an environment tell about where they come from."""
+    return environment.origin if isinstance(environment, Simulated) else None
+
+
+def describe(env: str, config: Config, presets: Mapping[str, Config], items: int, categories: int) -> Origin:
+    """The origin of logs of `env` with this configuration."""
+
+    def users(one: Config) -> dict[str, object]:
+        return one.model_dump(exclude=PRESENTATION)
+
+    preset = next((name for name, one in presets.items() if one == config), None)
+    alike = [name for name, one in presets.items() if preset is not None and users(one) == users(config)]
+    return Origin(env=env, preset=preset, alike=tuple(alike) or (None,), items=items, categories=categories)
 
 
 @runtime_checkable

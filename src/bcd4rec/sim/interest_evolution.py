@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import RECSIM, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Outcome, Unavailable, check_slates
+from bcd4rec.sim.environment import Outcome, Unavailable, check_slates, describe
 
 Doubles = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -101,6 +102,10 @@ class InterestEvolution:
         self._categories = _item_categories(config)
         self._earlier = np.tri(config.slate_size, k=-1, dtype=np.bool_)[:, :, None]  # (K, K, 1) [i, j]: j before i
         self.reset(0, 0)
+
+    @property
+    def origin(self) -> Origin:
+        return describe("recsim", self.config, PRESETS, self.config.items, self.config.categories)
 
     @property
     def responses(self) -> Responses:

@@ -1,5 +1,6 @@
 """Play a policy against simulated users and write what happened as a canonical impression log."""
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import Drawing, Exploration, Slates, exclude, make_slates
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Environment, Supported, catalogue, categories_sought, openings
+from bcd4rec.sim.environment import Environment, Supported, catalogue, categories_sought, openings, origin_of
 
 AfterSkip = Literal["repeat", "exclude"]
 Candidates = Literal["all", "category"]
@@ -229,3 +230,9 @@ def with_ids(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     """The log of a rollout with the ids that the environment's items have in the world."""
     ids = catalogue(environment).ids.gather(log["item_id"])
     return log.with_columns(ids.alias("item_id"))
+
+
+def write_log(log: pl.DataFrame, path: Path, environment: Environment) -> None:
+    """As Parquet, with the environment's origin."""
+    origin = origin_of(environment)
+    log.write_parquet(path, metadata=origin.metadata() if origin is not None else None)

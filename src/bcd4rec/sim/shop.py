@@ -21,14 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
+from bcd4rec.sim.environment import (
+    ENVIRONMENTS,
+    Environment,
+    EnvironmentOptions,
+    Outcome,
+    Unavailable,
+    check_slates,
+    describe,
+)
 from bcd4rec.sim.shop_behaviour import ShopBehaviour
 from bcd4rec.sim.shop_catalogue import TASTES, Catalogue, Doubles, make_catalogue
-from bcd4rec.sim.shop_config import ShopConfig, preset
+from bcd4rec.sim.shop_config import PRESETS, ShopConfig, preset
 
 Mask = NDArray[np.bool_]
 SKIP, CLICK, BUY = (DIGINETICA.code(name) for name in ("skip", "click", "buy"))
@@ -59,6 +68,10 @@ class Shop:
         self._ids.flags.writeable = False
         self._behaviour: ShopBehaviour | None = None
         self.reset(0, 0)
+
+    @property
+    def origin(self) -> Origin:
+        return describe("shop", self.config, PRESETS, self.n_items, len(self.catalogue.sizes))
 
     @property
     def responses(self) -> Responses:

@@ -2,7 +2,7 @@
 
 Six files, `;`-separated with a header. Item numbers are those of the environment, so that what is learned from the
 files can be tried on it. A buy is a click, a view and a purchase; a click is a click and a view; every session's
-first query is a search that finds the one item that opens the session.
+first query is a search that finds the one item that opens the session. `origin.json` beside them says whose they are.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ import polars as pl
 from pydantic import Field
 
 from bcd4rec.config import Config
+from bcd4rec.data.origin import Origin
 from bcd4rec.seeding import generator
 from bcd4rec.sim.shop_catalogue import Catalogue
 from bcd4rec.sim.traffic import Day
@@ -49,8 +50,16 @@ class RawConfig(Config):
 class RawWriter:
     """Writes into a folder; a context manager. `counts` says how many rows each file has got."""
 
-    def __init__(self, folder: Path, catalogue: Catalogue, seed: int, config: RawConfig | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        catalogue: Catalogue,
+        seed: int,
+        config: RawConfig | None = None,
+        origin: Origin | None = None,
+    ):
         self._folder = folder
+        self._origin = origin
         self._catalogue = catalogue
         self._seed = seed
         self._config = config or RawConfig()
@@ -60,6 +69,8 @@ class RawWriter:
         self.counts = dict.fromkeys(FILES, 0)
 
     def __enter__(self) -> Self:
+        if self._origin is not None:
+            self._origin.write(self._folder)
         self._append(PRODUCTS, products(self._catalogue, self._names))
         numbered: dict[str, Any] = {"itemId": np.arange(len(self._names)), "categoryId": self._catalogue.categories + 1}
         self._append(CATEGORIES, pl.DataFrame(numbered))

@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 from pydantic import Field, field_validator
 
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.sessions import CHUNK_ROWS, Tick
 from bcd4rec.data.tables import ROW, Table, shown
@@ -110,8 +111,8 @@ class LogWriter:
 
     COLUMNS = ("session_id", "timestamp", "item_id", "response", "request_id", "position", "category")
 
-    def __init__(self, out: Path, reading: Reading):
-        self._out, self._reading = out, reading
+    def __init__(self, out: Path, reading: Reading, origin: Origin | None = None):
+        self._out, self._reading, self._origin = out, reading, origin
         self._writer: pq.ParquetWriter | None = None
         self._items: list[pl.DataFrame] = []
         self._kept = {"sessions": 0, "impressions": 0, "skip": 0, "click": 0, "buy": 0}
@@ -126,7 +127,8 @@ class LogWriter:
             self._kept[response] += count
         self._items.append(rows.group_by("item_id").len())
         table = rows.with_columns(pl.col("timestamp").cast(pl.Datetime("us"))).to_arrow()
-        self._writer = self._writer or pq.ParquetWriter(self._out, table.schema, compression="zstd")
+        schema = table.schema if self._origin is None else table.schema.with_metadata(self._origin.metadata())
+        self._writer = self._writer or pq.ParquetWriter(self._out, schema, compression="zstd")
         self._writer.write_table(table, row_group_size=len(table))  # a session is never in two groups
 
     def close(self) -> None:
@@ -144,10 +146,17 @@ class LogWriter:
         self._reading.kept = self._kept | {"items": self.items().height}
 
 
-def write_log(reader: ListReader, parts: Iterator[pl.DataFrame], out: Path, spool: Path, reading: Reading) -> None:
+def write_log(
+    reader: ListReader,
+    parts: Iterator[pl.DataFrame],
+    out: Path,
+    spool: Path,
+    reading: Reading,
+    origin: Origin | None = None,
+) -> None:
     """Write the chunks, and once more without the rare items where `min_support` asks for it."""
     first = out if reader.min_support == 1 else spool / "all-items.parquet"
-    writer = LogWriter(first, reading)
+    writer = LogWriter(first, reading, origin)
     try:
         for rows in parts:
             writer.write(rows)
@@ -155,12 +164,12 @@ def write_log(reader: ListReader, parts: Iterator[pl.DataFrame], out: Path, spoo
         writer.close()
     writer.count()
     if reader.min_support > 1:
-        _drop_rare(first, writer.items().filter(pl.col("len") >= reader.min_support), out, reading)
+        _drop_rare(first, writer.items().filter(pl.col("len") >= reader.min_support), out, reading, origin)
 
 
-def _drop_rare(first: Path, items: pl.DataFrame, out: Path, reading: Reading) -> None:
+def _drop_rare(first: Path, items: pl.DataFrame, out: Path, reading: Reading, origin: Origin | None) -> None:
     before = dict(reading.kept)
-    writer = LogWriter(out, reading)
+    writer = LogWriter(out, reading, origin)
     file = pq.ParquetFile(first)
     try:
         for group in range(file.num_row_groups):

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import polars as pl
 
+from bcd4rec.data.origin import Origin
 from bcd4rec.data.readers._diginetica_files import Folder
 from bcd4rec.data.readers._lists import ListReader, chunked, chunks_of_sessions, exploded, progress_of, write_log
 from bcd4rec.data.readers._raw import NO_ID, open_raw, read_typed, typed
@@ -63,7 +64,8 @@ class DigineticaReader(ListReader):
             self._views(folder, tick, reading) if self.source == "views" else self._lists(folder, spool, tick, reading)
         )
         parts = self._bought(shown, purchases, reading)
-        write_log(self, (self._finished(part, categories, reading) for part in parts), out, spool, reading)
+        finished = (self._finished(part, categories, reading) for part in parts)
+        write_log(self, finished, out, spool, reading, Origin.beside(raw))
         folder.remark_categories(out)
         return reading
 

@@ -24,7 +24,7 @@ from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import RolloutConfig, rollout, write_log
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 from bcd4rec.sim.shop_raw import RawWriter
@@ -116,7 +116,7 @@ class RecSimLog(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         log = folder / "log.parquet"
-        self.behaviour(self.sessions, self.seed, store).write_parquet(log)
+        write_log(self.behaviour(self.sessions, self.seed, store), log, InterestEvolution())
         config = PrepareConfig.parse({"transitions": {"history": self.history}}, "history")
         prepare(Log(log), InterestEvolution().responses, config, folder / "dataset", self.seed)
 
@@ -141,7 +141,7 @@ class ShopLog(Task):
         raw.mkdir()
         player = contestant("behaviour", shop, None, self.seed)
         config = TrafficConfig(days=self.days, scale=self.scale)
-        with RawWriter(raw, shop.catalogue, self.seed) as writer:
+        with RawWriter(raw, shop.catalogue, self.seed, origin=shop.origin) as writer:
             for day in traffic(shop, player.policy, player.rules(RolloutConfig()), config, self.seed):
                 writer.write(day)
         _prepare_raw(raw, "diginetica", {"cut": "none"}, {}, folder, self.seed)
