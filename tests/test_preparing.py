@@ -53,11 +53,27 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @st.composite
-def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position: bool) -> list[Row]:
-    """The rows of one session in the order of the file; `slate` is the column that makes slates, or nothing."""
+def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position: bool, organic: bool) -> list[Row]:
+    """The rows of one session in the order of the file; `slate` is the column that makes slates, or nothing.
+
+    With `organic`, what nobody recommended stands before, within and behind slates, also with the slate's own name.
+    """
     time = draw(st.integers(0, 3))
     rows: list[Row] = []
+
+    def read(request: int) -> None:
+        for item in draw(st.lists(st.integers(0, 5), max_size=2, unique=True)):
+            row: Row = {"session_id": session, clock: time, "item_id": item, "organic": True, "position": None}
+            row["response"] = draw(st.sampled_from(["skip", "click", "buy"]))
+            row["request_id"] = draw(st.sampled_from([None, f"{session % 2}-{request}"]))
+            rows.append({name: row[name] for name in row if name in kept})
+
+    kept = {"session_id", clock, "item_id", "response", slate} | ({"position"} if position else set())
+    kept |= {"organic"} if organic else set()
     for request in range(draw(st.integers(1, 5))):
+        if organic:
+            read(request)
+            time += 1
         size = draw(st.integers(1, 4)) if slate else 1
         items = draw(st.lists(st.integers(0, 5), min_size=size, max_size=size, unique=True))
         places = draw(st.permutations(range(size)))
@@ -68,9 +84,16 @@ def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position
                 row["request_id"] = f"{session % 2}-{request}"  # the same name in two sessions is two slates
             if position:
                 row["position"] = place
+            if organic:
+                row["organic"] = draw(st.sampled_from([False, None]))
+                if draw(st.integers(0, 4)) == 0:
+                    read(request)
             rows.append(row)
-        time += draw(st.integers(0 if slate == "request_id" else 1, 2))
-    return rows
+        time += draw(st.integers(0 if slate == "request_id" and not organic else 1, 2))
+    if organic:
+        read(0)
+    seen: set[str] = set()  # rows that stand twice would be refused
+    return [row for row in rows if not (repr(row) in seen or seen.add(repr(row)))]
 
 
 @st.composite
@@ -78,7 +101,9 @@ def logs(draw: st.DrawFn) -> list[Row]:
     clock = draw(st.sampled_from(["timestamp", "step"]))
     slate = draw(st.sampled_from(["request_id", "step" if clock == "step" else ""]))
     position = draw(st.booleans())
-    queues = [draw(session_rows(number, clock, slate, position)) for number in range(draw(st.integers(1, 4)))]
+    organic = draw(st.booleans())
+    count = draw(st.integers(1, 4))
+    queues = [draw(session_rows(number, clock, slate, position, organic)) for number in range(count)]
     turns = [number for number, queue in enumerate(queues) for _ in queue]
     if draw(st.booleans()):
         turns = draw(st.permutations(turns))
@@ -107,7 +132,7 @@ State = tuple[tuple[Any, ...], tuple[Any, ...]]  # positive items, skipped items
 
 
 def in_sessions(rows: list[Row]) -> list[tuple[Any, list[list[Row]]]]:
-    """(session id, its slates) in order of start, then of appearance."""
+    """(session id, its slates and organic events) in order of start, then of appearance."""
     clock = "timestamp" if "timestamp" in rows[0] else "step"
     slate = next((name for name in ("request_id", "step") if name in rows[0]), None)
     found: dict[Any, dict[Any, list[Row]]] = {}
@@ -115,9 +140,13 @@ def in_sessions(rows: list[Row]) -> list[tuple[Any, list[list[Row]]]]:
     for number, row in enumerate(rows):
         session = row["session_id"]
         starts[session] = min(starts.get(session, row[clock]), row[clock])
-        found.setdefault(session, {}).setdefault(row[slate] if slate else number, []).append(row)
+        alone = slate is None or row.get("organic")
+        found.setdefault(session, {}).setdefault(("row", number) if alone else row[slate], []).append(row)
     ordered = sorted(found, key=lambda session: starts[session])
-    in_place = [[sorted(shown, key=lambda row: row.get("position", 0)) for shown in found[s].values()] for s in ordered]
+    in_place = [
+        [sorted(shown, key=lambda row: row.get("position") or 0) for shown in found[session].values()]
+        for session in ordered
+    ]
     return list(zip(ordered, in_place, strict=True))
 
 
@@ -128,18 +157,30 @@ def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tu
     def state(liked: list[Any], skipped: list[Any]) -> State:
         return tuple(liked[-config["length"] :]), tuple(skipped[-keep_skips:]) if keep_skips else ()
 
-    for session, slates in in_sessions(rows):
+    for session, requests in in_sessions(rows):
         liked: list[Any] = []
         skipped: list[Any] = []
-        for step, slate in enumerate(slates):
-            before = state(liked, skipped)
-            after_item: list[State] = []
+        befores: list[State] = []  # of each request, and after the last one
+        after_items: list[list[State]] = []
+        for slate in requests:
+            befores.append(state(liked, skipped))
+            after_items.append([])
             for row in slate:
+                if row["response"] in ("click", "buy"):
+                    liked.append(row["item_id"])
+                elif not row.get("organic"):
+                    skipped.append(row["item_id"])
                 positive = row["response"] in ("click", "buy")
-                (liked if positive else skipped).append(row["item_id"])
-                after_item.append(state(liked, skipped) if positive else before)
-            after_slate = state(liked, skipped)
-            discount = 0.0 if step == len(slates) - 1 else config["gamma"]
+                after_items[-1].append(state(liked, skipped) if positive else befores[-1])
+        befores.append(state(liked, skipped))
+        recommended = [number for number, slate in enumerate(requests) if not slate[0].get("organic")]
+        for number, slate in enumerate(requests):
+            organic = number not in recommended
+            step = sum(other < number for other in recommended)
+            following = [other for other in recommended if other > number]
+            before, after_item = befores[number], after_items[number]
+            after_slate = befores[number + 1] if organic else befores[min([*following, len(requests)])]
+            discount = config["gamma"] if following else 0.0
             drawn = int(luck.random() * len(slate))
             hits = [place for place, row in enumerate(slate) if row["response"] in ("click", "buy")]
             chosen = hits[0] if hits else drawn
@@ -147,7 +188,9 @@ def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tu
                 if config["convention"] == "shown" or place == chosen:
                     after = after_item[place] if config["next_state"] == "item" else after_slate
                     reward = RESPONSES.rewards[row["response"]]
-                    yield session, step, before, row["item_id"], row["response"], reward, after, discount
+                    position = row.get("position")
+                    rest = (-1 if organic or position is None else position, organic)
+                    yield session, step, before, row["item_id"], row["response"], reward, after, discount, *rest
 
 
 def decoded(dataset: Dataset) -> list[tuple[Any, ...]]:
@@ -169,6 +212,8 @@ def decoded(dataset: Dataset) -> list[tuple[Any, ...]]:
             row["reward"],
             state(row["next_state"]),
             row["discount"],
+            row["position"],
+            row["organic"],
         )
         for row in dataset.frame.iter_rows(named=True)
     ]
@@ -229,12 +274,12 @@ def slate_log() -> list[Row]:
 def test_transitions_by_hand(tmp_path: Path) -> None:
     dataset = prepared(write(tmp_path / "log.csv", slate_log()), tmp_path / "out")
     assert decoded(dataset) == [
-        (7, 0, ((), ()), 10, "click", 1.0, ((10,), ()), np.float32(0.9)),
-        (7, 0, ((), ()), 11, "skip", -0.25, ((), ()), np.float32(0.9)),
-        (7, 0, ((), ()), 12, "buy", 5.0, ((10, 12), ()), np.float32(0.9)),
-        (7, 1, ((10, 12), ()), 13, "skip", -0.25, ((10, 12), ()), 0.0),
-        (7, 1, ((10, 12), ()), 10, "skip", -0.25, ((10, 12), ()), 0.0),
-        (9, 0, ((), ()), 12, "click", 1.0, ((12,), ()), 0.0),
+        (7, 0, ((), ()), 10, "click", 1.0, ((10,), ()), np.float32(0.9), 0, False),
+        (7, 0, ((), ()), 11, "skip", -0.25, ((), ()), np.float32(0.9), 1, False),
+        (7, 0, ((), ()), 12, "buy", 5.0, ((10, 12), ()), np.float32(0.9), 2, False),
+        (7, 1, ((10, 12), ()), 13, "skip", -0.25, ((10, 12), ()), 0.0, 0, False),
+        (7, 1, ((10, 12), ()), 10, "skip", -0.25, ((10, 12), ()), 0.0, 1, False),
+        (9, 0, ((), ()), 12, "click", 1.0, ((12,), ()), 0.0, 0, False),
     ]
     assert dataset.states.positives[:, :2].tolist() == [[PAD, PAD], [0, PAD], [0, 2], [2, PAD]]
     assert dataset.states.positives.shape == (4, 10)
@@ -242,8 +287,10 @@ def test_transitions_by_hand(tmp_path: Path) -> None:
     assert dataset.manifest["counts"] == {
         "sessions": 2,
         "sessions_by_split": {"train": 2},
+        "sessions_without_impressions": 0,
         "impressions": 6,
         "impressions_by_split": {"train": 6},
+        "organic": 0,
         "responses": {"skip": 3, "click": 2, "buy": 1},
         "transitions": 6,
         "states": 4,
@@ -600,9 +647,9 @@ def test_load_refuses_what_is_no_data_set(tmp_path: Path) -> None:
         Dataset.load(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"manifest.json is missing"):
         Dataset.load(tmp_path)
-    for text in ("{", "[]", '{"kind": "policy", "format": 1}', '{"kind": "dataset", "format": 99}'):
+    for text in ("{", "[]", '{"kind": "policy", "format": 2}', '{"kind": "dataset", "format": 1}'):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match=r"is not JSON|is not a data set of format 1"):
+        with pytest.raises(InputError, match=r"is not JSON|is not a data set of format 2; make it anew"):
             Dataset.load(tmp_path)
 
 

@@ -58,7 +58,8 @@ def prepare(
         states = table.states()
         np.save(folder / "positives.npy", states.positives)
         np.save(folder / "skips.npy", states.skips)
-        sessions.select("session_id", "split", "start", "end", "rows").write_parquet(folder / "sessions.parquet")
+        columns = ("session_id", "split", "start", "end", "rows", "organic")
+        sessions.select(columns).write_parquet(folder / "sessions.parquet")
         items = index.items.select("item_id", "category").with_columns(
             pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
         )
@@ -94,10 +95,11 @@ def _write_transitions(
     writer = _TransitionWriter(folder / "transitions.parquet")
     try:
         for rows in index.chunks(folder, sessions, tick):
-            seen = rows.filter(pl.Series(train[rows["session"].to_numpy()]))
+            shown = rows.filter(~pl.col("organic"))
+            seen = shown.filter(pl.Series(train[shown["session"].to_numpy()]))
             impressions += np.bincount(seen["item"], minlength=len(impressions))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
-            by_response += np.bincount(rows["response"], minlength=len(by_response))
+            by_response += np.bincount(shown["response"], minlength=len(by_response))
             writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
         writer.finish()
     finally:
@@ -106,7 +108,7 @@ def _write_transitions(
         "impressions": impressions,
         "positives": positives,
         "by_response": by_response,
-        "transitions": writer.total,
+        "rows": writer.total,
     }
 
 
@@ -141,14 +143,20 @@ class _TransitionWriter:
 
 
 def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:
-    by_split = sessions.group_by("split").agg(pl.len().alias("sessions"), pl.col("rows").sum()).sort("split")
+    impressions = pl.col("rows") - pl.col("organic")
+    by_split = (
+        sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
+    )
+    organic = int(sessions["organic"].sum())
     return {
         "sessions": len(sessions),
         "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
-        "impressions": int(sessions["rows"].sum()),
-        "impressions_by_split": dict(by_split.select("split", "rows").iter_rows()),
+        "sessions_without_impressions": sessions.filter(impressions == 0).height,
+        "impressions": int(by_split["shown"].sum()),
+        "impressions_by_split": dict(by_split.select("split", "shown").iter_rows()),
+        "organic": organic,
         "responses": dict(zip(index.responses.names, counts["by_response"].tolist(), strict=True)),
-        "transitions": counts["transitions"],
+        "transitions": counts["rows"] - organic,
         "states": states,
         "items": len(index.items),
         "categories": index.items["category"].drop_nulls().n_unique(),

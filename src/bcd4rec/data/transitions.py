@@ -2,6 +2,7 @@
 
 Where rows form slates, every item of a slate is shown in the state before it. A skip leaves a state of positives
 unchanged (s′ = s), so states are far fewer than transitions; each is stored once, and agents encode it once.
+Organic events, which nobody recommended, enter the states and are no transitions; their rows are kept and marked.
 """
 
 from typing import Literal, Self
@@ -109,17 +110,33 @@ class Chunk:
 
     def __init__(self, rows: pl.DataFrame, responses: Responses):
         self.item: IntArray = rows["item"].to_numpy()
-        response = rows["response"].to_numpy()
+        response, organic = rows["response"].to_numpy(), rows["organic"].to_numpy()
         self.positive = np.isin(response, [responses.code(name) for name in responses.positive])
+        self.skip = ~self.positive & ~organic  # what nobody recommended cannot be passed over
         new_session = np.diff(rows["session"].to_numpy().astype(np.int64), prepend=-1) != 0
-        new_request = new_session | (np.diff(rows["step"].to_numpy().astype(np.int64), prepend=-1) != 0)
+        new_step = np.diff(rows["step"].to_numpy().astype(np.int64), prepend=-1) != 0
+        new_request = new_session | new_step | organic | np.append(False, organic[:-1])
         self.session = np.cumsum(new_session) - 1  # (n,) which session of the chunk
         self.session_start = np.flatnonzero(new_session)  # (sessions,) first row
         self.request = np.cumsum(new_request) - 1  # (n,) which request of the chunk
         self.request_start = np.flatnonzero(new_request)  # (requests,) first row
-        self.last_request = np.append(new_session[self.request_start][1:], True)  # (requests,) the last of its session
+        self.request_session = self.session[self.request_start]  # (requests,)
+        self._find_next(organic[self.request_start])
         self.liked = np.append(0, np.cumsum(self.positive))  # (n + 1,) positive rows before each row
-        self.skipped = np.append(0, np.cumsum(~self.positive))  # (n + 1,) skipped rows before each row
+        self.skipped = np.append(0, np.cumsum(self.skip))  # (n + 1,) skipped rows before each row
+
+    def _find_next(self, organic: NDArray[np.bool_]) -> None:
+        """`next_request` (requests,): the request in whose state a request ends, or the one behind its session's last.
+
+        A slate ends where the next slate is asked for, after what nobody recommended in between; an organic event ends
+        with itself. `last` (requests,) says that no slate follows in the session.
+        """
+        number = np.arange(len(organic))
+        behind = np.searchsorted(self.request_session, self.request_session, side="right")  # of its session's last
+        slates = np.append(np.flatnonzero(~organic), len(organic))
+        next_slate = slates[np.searchsorted(slates, number, side="right")]
+        self.last = next_slate >= behind
+        self.next_request = np.where(organic, number + 1, np.minimum(next_slate, behind))
 
 
 def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tuple[IntArray, IntArray]:
@@ -139,24 +156,24 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     start = chunk.request_start[chunk.request]
     state = state_before(start, chunk.session)
     if by_slate:
-        end = np.append(chunk.request_start[1:], len(chunk.item))[chunk.request]
+        end = np.append(chunk.request_start, len(chunk.item))[chunk.next_request[chunk.request]]
         return state, state_before(end, chunk.session)
     after = state_before(np.arange(len(chunk.item)) + 1, chunk.session)
     return state, np.where(chunk.positive, after, state)
 
 
 def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntArray]:
-    """(n,) state and next state, where a session has one state before each slate and one after the last."""
+    """(n,) state and next state, where a session has one state before each request and one after the last."""
     ends = np.append(chunk.session_start[1:], len(chunk.item))
     at = np.concatenate([chunk.request_start, ends])  # (requests + sessions,) rows that the states stand before
-    owner = np.concatenate([chunk.session[chunk.request_start], np.arange(len(ends))])
+    owner = np.concatenate([chunk.request_session, np.arange(len(ends))])
     order = np.lexsort((at, owner))
     at, first = at[order], chunk.session_start[owner[order]]
     positives = window(chunk.item[chunk.positive], chunk.liked[at], chunk.liked[first], table.length)
-    skips = window(chunk.item[~chunk.positive], chunk.skipped[at], chunk.skipped[first], table.skips)
+    skips = window(chunk.item[chunk.skip], chunk.skipped[at], chunk.skipped[first], table.skips)
     ids = table.add(np.concatenate([positives, skips], axis=1))
-    before = chunk.request + chunk.session  # (n,) every session before this one has a state more than it has requests
-    return ids[before], ids[before + 1]
+    # Every session before this one has a state more than it has requests.
+    return ids[chunk.request + chunk.session], ids[chunk.next_request[chunk.request] + chunk.session]
 
 
 def chunk_transitions(
@@ -169,7 +186,7 @@ def chunk_transitions(
     else:
         state, next_state = _states_of_positives(chunk, config.next_state == "slate", table)
     reward = np.array([responses.rewards[name] for name in responses.names], np.float32)
-    discount = np.where(chunk.last_request, 0.0, config.gamma).astype(np.float32)
+    discount = np.where(chunk.last, 0.0, config.gamma).astype(np.float32)
     transitions = pl.DataFrame(
         {
             "session": rows["session"],
@@ -181,6 +198,8 @@ def chunk_transitions(
             "next_state": next_state,
             "discount": discount[chunk.request],
             "propensity": rows["propensity"],
+            "position": rows["position"],
+            "organic": rows["organic"],
         }
     )
     if config.convention == "chosen":
