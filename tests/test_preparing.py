@@ -92,8 +92,10 @@ def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position
         time += draw(st.integers(0 if slate == "request_id" and not organic else 1, 2))
     if organic:
         read(0)
-    seen: set[str] = set()  # rows that stand twice would be refused
-    return [row for row in rows if not (repr(row) in seen or seen.add(repr(row)))]
+    once = {}  # rows that stand twice would be refused
+    for row in rows:
+        once.setdefault(repr(row | {"response": "", "organic": bool(row.get("organic"))}), row)
+    return list(once.values())
 
 
 @st.composite
@@ -272,7 +274,8 @@ def slate_log() -> list[Row]:
 
 
 def test_transitions_by_hand(tmp_path: Path) -> None:
-    dataset = prepared(write(tmp_path / "log.csv", slate_log()), tmp_path / "out")
+    config = {"transitions": {"history": "positives", "length": 10}}
+    dataset = prepared(write(tmp_path / "log.csv", slate_log()), tmp_path / "out", config)
     assert decoded(dataset) == [
         (7, 0, ((), ()), 10, "click", 1.0, ((10,), ()), np.float32(0.9), 0, False),
         (7, 0, ((), ()), 11, "skip", -0.25, ((), ()), np.float32(0.9), 1, False),
@@ -306,6 +309,155 @@ def test_states_with_skips_by_hand(tmp_path: Path) -> None:
     first, second, last = ((), ()), ((10, 12), (11,)), ((10, 12), (13, 10))
     assert states == [(first, second)] * 3 + [(second, last)] * 2 + [(first, ((12,), ()))]
     assert dataset.manifest["config"]["next_state"] == "slate"
+
+
+def organic_log() -> list[Row]:
+    """A read, a slate, two reads (one of them no like), a slate, a read; a session of reads alone; reads at the end."""
+    columns = ("session_id", "timestamp", "request_id", "position", "item_id", "response", "organic")
+    table = [
+        (1, 0, None, None, 20, "click", True),
+        (1, 1, "a", 0, 10, "click", None),
+        (1, 1, "a", 1, 11, "skip", None),
+        (1, 2, "a", 1, 21, "buy", True),  # the name of the slate makes it no part of it
+        (1, 3, None, None, 22, "skip", True),
+        (1, 4, "b", 0, 12, "skip", False),
+        (1, 5, None, None, 23, "click", True),
+        (2, 6, None, None, 20, "click", True),
+        (2, 7, None, None, 10, "click", True),
+    ]
+    return [dict(zip(columns, row, strict=True)) for row in table]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_organic_events_by_hand(tmp_path: Path, suffix: str) -> None:
+    log = write(tmp_path / f"log.{suffix}", organic_log())
+    dataset = prepared(log, tmp_path / "out", {"split": {"validation": 0}})
+    found = [(row[1], row[2], row[3], row[6], row[7], row[8], row[9]) for row in decoded(dataset)]
+    gamma, read, done = np.float32(0.9), ((20,), ()), ((20, 10, 21), (11,))
+    end = ((20, 10, 21, 23), (11, 12))
+    assert found == [
+        (0, ((), ()), 20, read, gamma, -1, True),
+        (0, read, 10, done, gamma, 0, False),
+        (0, read, 11, done, gamma, 1, False),
+        (1, ((20, 10), (11,)), 21, done, gamma, -1, True),
+        (1, done, 22, done, gamma, -1, True),
+        (1, done, 12, end, 0.0, 0, False),
+        (2, ((20, 10, 21), (11, 12)), 23, end, 0.0, -1, True),
+        (0, ((), ()), 20, ((20,), ()), 0.0, -1, True),
+        (0, ((20,), ()), 10, ((20, 10), ()), 0.0, -1, True),
+    ]
+    train = dataset.transitions("train")
+    assert (train.step.tolist(), train.position.tolist()) == ([0, 0, 1], [0, 1, 0])
+    assert train.position.dtype == np.int32
+    ids = dataset.items["item_id"].to_list()
+    assert [[ids[item] for item in one] for one in dataset.sequences("train")] == [[20, 10, 21, 23], [20, 10]]
+    counts = dataset.manifest["counts"]
+    assert (counts["sessions"], counts["sessions_without_impressions"]) == (2, 1)
+    assert (counts["impressions"], counts["organic"], counts["transitions"]) == (3, 6, 3)
+    assert counts["impressions_by_split"] == {"train": 3}
+    assert counts["responses"] == {"skip": 2, "click": 1, "buy": 0}
+    shown = {item: (shown, liked) for item, _, shown, liked in dataset.items.iter_rows()}
+    assert shown == {10: (1, 1), 11: (1, 0), 12: (1, 0), 20: (0, 0), 21: (0, 0), 22: (0, 0), 23: (0, 0)}
+    assert dataset.sessions["organic"].to_list() == [4, 2]
+
+
+def test_one_transition_per_slate_and_all_organic_events(tmp_path: Path) -> None:
+    config = {"transitions": {"convention": "chosen"}, "split": {"validation": 0}}
+    dataset = prepared(write(tmp_path / "log.csv", organic_log()), tmp_path / "out", config)
+    assert dataset.frame.filter("organic").height == 6
+    assert dataset.manifest["counts"]["transitions"] == len(dataset.transitions("train")) == 2
+
+
+def test_a_log_of_organic_events_alone_is_refused(tmp_path: Path) -> None:
+    rows = [row for row in organic_log() if row["organic"]]
+    with pytest.raises(BadLog, match="every row is organic, expected rows of what was recommended"):
+        prepared(write(tmp_path / "log.csv", rows), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("written", "means"), [("1", True), ("0", False), ("TRUE", True), ("False", False), ("", False)]
+)
+def test_how_organic_is_written(tmp_path: Path, written: str, means: bool) -> None:
+    text = f"session_id,step,item_id,response,organic\n1,0,5,skip,0\n1,1,6,click,{written}\n"
+    (tmp_path / "log.csv").write_text(text)
+    assert prepared(tmp_path / "log.csv", tmp_path / "out").frame["organic"].to_list() == [False, means]
+
+
+def test_organic_that_is_neither_true_nor_false(tmp_path: Path) -> None:
+    rows = [row | {"organic": 2 if row["item_id"] == 11 else 0} for row in slate_log()]
+    for suffix in ("csv", "parquet"):
+        with pytest.raises(BadLog, match="row 2, column organic: found '2', expected true or false, or 1 or 0"):
+            prepared(write(tmp_path / f"log.{suffix}", rows), tmp_path / "out")
+    rows = [row | {"organic": 0.5} for row in slate_log()]
+    with pytest.raises(InputError, match="column organic has type Float64, expected true and false, or 1 and 0"):
+        prepared(write(tmp_path / "log.parquet", rows), tmp_path / "out")
+
+
+# ---- how much a state holds
+
+
+def sized_log(positives: list[int], skips: list[int]) -> list[Row]:
+    """Session j likes `positives[j]` items and passes over `skips[j]`."""
+    return [
+        {"session_id": session, "step": step, "item_id": step, "response": response}
+        for session, (liked, passed) in enumerate(zip(positives, skips, strict=True))
+        for step, response in enumerate(["click"] * liked + ["skip"] * passed)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("positives", "skips", "sizes"),
+    [
+        ([3] * 18 + [4, 9], [7] * 19 + [30], (4, 7)),  # 19 of 20 sessions are 95 %
+        ([3] * 17 + [4, 9, 9], [7] * 18 + [30, 30], (9, 30)),
+        ([0] * 19 + [2], [1] * 20, (1, 1)),  # at least one
+        ([60] * 3, [210] * 3, (50, 200)),  # not without end
+        ([2] * 6, [0] * 6, (2, 0)),  # nothing was passed over
+        ([1] * 20, [0] * 19 + [5], (1, 1)),
+    ],
+)
+def test_sizes_are_taken_from_the_log(tmp_path: Path, positives: list[int], skips: list[int], sizes: Any) -> None:
+    log = write(tmp_path / "log.csv", sized_log(positives, skips))
+    dataset = prepared(log, tmp_path / "out")
+    config = dataset.manifest["config"]
+    assert (config["history"], config["next_state"], config["automatic"]) == ("all", "slate", ["length", "skips"])
+    assert (config["length"], config["skips"]) == sizes
+    assert (dataset.states.positives.shape[1], dataset.states.skips.shape[1]) == sizes
+
+
+def test_sizes_by_hand_are_not_automatic(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", sized_log([3, 5], [4, 2]))
+    for name, values, sizes, automatic in (
+        ("a", {"length": 7}, (7, 4), ["skips"]),
+        ("b", {"skips": 0}, (5, 0), ["length"]),
+        ("c", {"length": 2, "skips": 3}, (2, 3), []),
+        ("d", {"history": "positives"}, (5, 0), ["length"]),
+    ):
+        dataset = prepared(log, tmp_path / name, {"transitions": values})
+        config = dataset.manifest["config"]
+        assert (config["length"], config["skips"], config["automatic"]) == (*sizes, automatic)
+        assert (dataset.states.positives.shape[1], dataset.states.skips.shape[1]) == sizes
+
+
+def test_organic_likes_count_for_the_size_and_organic_skips_do_not(tmp_path: Path) -> None:
+    rows = [row for row in organic_log() if row["session_id"] == 1]
+    config = prepared(write(tmp_path / "log.csv", rows), tmp_path / "out").manifest["config"]
+    assert (config["length"], config["skips"]) == (4, 2)
+
+
+def test_items_that_train_never_showed_are_warned_about(tmp_path: Path) -> None:
+    """Ten sessions, of which five test; each of them is shown three items of all, and some one of its own."""
+    for own, told in ((0, None), (1, "25 % of the test and validation impressions")):
+        rows = [
+            {"session_id": s, "step": t, "item_id": t if t < 3 else 100 + s, "response": "click"}
+            for s in range(10)
+            for t in range(3 + own)
+        ]
+        log = write(tmp_path / f"{own}.csv", rows)
+        config = {"split": {"test": 0.5, "validation": 0}}
+        warned = prepared(log, tmp_path / str(own), config).manifest["warnings"]
+        assert [one["kind"] for one in warned] == (["unknown items"] if told else [])
+        assert all(one["message"].startswith(str(told)) and one["value"] == 0.25 for one in warned)
 
 
 def test_a_session_longer_than_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +532,7 @@ def test_bad_rows_are_refused_before_anything_is_written(tmp_path: Path) -> None
     [
         ({"history": "all", "next_state": "item"}, "history all needs next_state slate"),
         ({"length": 0}, "length"),
-        ({"skips": 0}, "skips"),
+        ({"skips": -1}, "skips"),
         ({"gamma": 1.5}, "gamma"),
         ({"convention": "clicked"}, "convention"),
         ({"colour": 1}, "unknown key 'transitions.colour'"),

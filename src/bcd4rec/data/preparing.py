@@ -17,6 +17,7 @@ from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits
 from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
+from bcd4rec.data.warnings import Warned, unknown_items
 from bcd4rec.seeding import generator
 
 ROW_GROUP = 1_000_000  # transitions; fixed, so that the bytes of a data set do not depend on how it was cut into chunks
@@ -51,8 +52,9 @@ def prepare(
         raise BadLog(problems)
     index = SessionIndex.build(log, responses, tick)
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
+    length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        table = StateTable(config.transitions)
+        table = StateTable(length, skips)
         counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
         tick("writing", 0.0)
         states = table.states()
@@ -67,13 +69,28 @@ def prepare(
         manifest = {
             "kind": "dataset",
             "format": FORMAT,
-            "config": config.transitions.model_dump() | {"split": config.split.model_dump(), "seed": seed},
+            "config": config.transitions.model_dump()
+            | {"length": length, "skips": skips, "automatic": _automatic(config.transitions)}
+            | {"split": config.split.model_dump(), "seed": seed},
             "responses": responses.model_dump(mode="json"),
             "counts": _counts(sessions, index, counts, len(states)),
             "dropped": dropped,
+            "warnings": [warned.to_json() for warned in _warnings(counts)],
             "clock": log.clock,
         } | ({"reading": reading} if reading is not None else {})
         return write_manifest(folder, manifest)
+
+
+def _warnings(counts: dict[str, Any]) -> list[Warned]:
+    held_out = counts["held_out"]
+    warned = unknown_items(int(held_out.sum()), int(held_out[counts["impressions"] == 0].sum()))
+    return [] if warned is None else [warned]
+
+
+def _automatic(config: TransitionConfig) -> list[str]:
+    """Which sizes were taken from the log."""
+    sizes = {"length": config.length} | ({"skips": config.skips} if config.history == "all" else {})
+    return [name for name, size in sizes.items() if size is None]
 
 
 def _write_transitions(
@@ -88,8 +105,9 @@ def _write_transitions(
     """Append chunk after chunk to one Parquet file, and count what each item and response got."""
     luck = generator(seed, "chosen")
     train = (sessions["split"] == "train").to_numpy()
+    held_out = sessions["split"].is_in(["validation", "test"]).to_numpy()
     positive = [index.responses.code(name) for name in index.responses.positive]
-    impressions = np.zeros(len(index.items), np.int64)
+    impressions, later = np.zeros(len(index.items), np.int64), np.zeros(len(index.items), np.int64)
     positives = np.zeros(len(index.items), np.int64)
     by_response = np.zeros(len(index.responses.names), np.int64)
     writer = _TransitionWriter(folder / "transitions.parquet")
@@ -98,6 +116,8 @@ def _write_transitions(
             shown = rows.filter(~pl.col("organic"))
             seen = shown.filter(pl.Series(train[shown["session"].to_numpy()]))
             impressions += np.bincount(seen["item"], minlength=len(impressions))
+            tested = shown.filter(pl.Series(held_out[shown["session"].to_numpy()]))
+            later += np.bincount(tested["item"], minlength=len(later))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
             by_response += np.bincount(shown["response"], minlength=len(by_response))
             writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
@@ -106,6 +126,7 @@ def _write_transitions(
         writer.close()
     return {
         "impressions": impressions,
+        "held_out": later,
         "positives": positives,
         "by_response": by_response,
         "rows": writer.total,

@@ -15,32 +15,35 @@ from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import HISTORY, PAD, IntArray, States
+from bcd4rec.data.states import PAD, IntArray, States
 
 Index = NDArray[np.int64]
+HELD = 0.95  # share of the sessions whose whole history fits into states of automatic size
+MOST_POSITIVES, MOST_SKIPS = 50, 200  # automatic sizes end here: a table of states grows with them
 
 
 class TransitionConfig(Config):
     """What a state remembers, and what one transition is."""
 
-    history: Literal["positives", "all"] = "positives"
+    history: Literal["positives", "all"] = "all"
     """A state holds the last positive items; `all`: also the last skipped items."""
-    length: int = Field(default=HISTORY, ge=1, le=1000)
-    """L: how many positive items a state holds."""
-    skips: int = Field(default=40, ge=1, le=1000)
-    """S: how many skipped items a state holds when the history is `all`."""
+    length: int | None = Field(default=None, ge=1, le=1000)
+    """L: how many positive items a state holds; by default as many as 95 % of the sessions have, at most 50."""
+    skips: int | None = Field(default=None, ge=0, le=1000)
+    """S: how many skipped items a state holds when the history is `all`; by default as many as 95 % of the sessions
+    have, at most 200."""
     convention: Literal["shown", "chosen"] = "shown"
     """`shown`: every shown item is a transition. `chosen`: one per step, the first positive item or a random skip."""
-    next_state: Literal["item", "slate"] = "item"
-    """`item`: the state after this item's own response. `slate`: the state after the whole slate's responses."""
+    next_state: Literal["item", "slate"] = "slate"
+    """`item`: the state after this item's own response. `slate`: the state in which the next slate is asked for."""
     gamma: float = Field(default=0.9, ge=0.0, le=1.0)
     """γ: the discount of every transition but the last of a session, which has 0."""
 
     @model_validator(mode="before")
     @classmethod
-    def _slates_for_skips(cls, values: dict[str, object]) -> dict[str, object]:
+    def _items_for_positives(cls, values: dict[str, object]) -> dict[str, object]:
         # A state with skips is only ever seen after whole slates, so its successor is one too.
-        return {"next_state": "slate"} | values if values.get("history") == "all" else values
+        return {"next_state": "item"} | values if values.get("history") == "positives" else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -48,17 +51,26 @@ class TransitionConfig(Config):
             raise ValueError("history all needs next_state slate")
         return self
 
-    @property
-    def kept_skips(self) -> int:
-        return self.skips if self.history == "all" else 0
+    def sizes(self, positives: pl.Series, skips: pl.Series) -> tuple[int, int]:
+        """L and S for sessions with these numbers of positive and of skipped rows."""
+        length = max(1, _enough(positives, MOST_POSITIVES)) if self.length is None else self.length
+        kept = _enough(skips, MOST_SKIPS) if self.skips is None else self.skips
+        return length, kept if self.history == "all" else 0
+
+
+def _enough(counts: pl.Series, most: int) -> int:
+    """The smallest size that holds everything of `HELD` of the sessions, at least 1 where there is anything at all."""
+    if counts.sum() == 0:
+        return 0
+    return int(np.clip(np.quantile(counts.to_numpy(), HELD, method="inverted_cdf"), 1, most))
 
 
 class StateTable:
     """Distinct states in order of their first appearance; state 0 is the empty session."""
 
-    def __init__(self, config: TransitionConfig):
-        self.length, self.skips = config.length, config.kept_skips
-        width = self.length + self.skips
+    def __init__(self, length: int, skips: int):
+        self.length, self.skips = length, skips
+        width = length + skips
         self._parts: list[IntArray] = [np.full((1, width), PAD, np.int32)]
         self._known = pl.DataFrame({"key": _keys(self._parts[0]), "id": pl.Series([0], dtype=pl.Int32)})
 
