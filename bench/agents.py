@@ -171,7 +171,6 @@ def whole_recipe() -> tuple[float, float]:
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.preparing import PrepareConfig, prepare
     from bcd4rec.data.schema import Log
-    from bcd4rec.data.transitions import TransitionConfig
     from bcd4rec.experiments.comparison import contestant
     from bcd4rec.experiments.fitting import fit
     from bcd4rec.sim.interest_evolution import PRESETS, InterestEvolution
@@ -182,7 +181,7 @@ def whole_recipe() -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.parquet"
         rollout(environment, random.policy, SESSIONS, 0, random.rules(RolloutConfig())).write_parquet(log)
-        config = PrepareConfig(transitions=TransitionConfig(history="all"))  # as `bcd4rec demo` has it
+        config = PrepareConfig()  # as `bcd4rec demo` has it
         prepare(Log(log), environment.responses, config, Path(folder) / "dataset")
         dataset = Dataset.load(Path(folder) / "dataset")
         began, worked = time.perf_counter(), time.process_time()

@@ -22,8 +22,10 @@ from pathlib import Path
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
+from bcd4rec.data.transitions import TransitionConfig
+history = TransitionConfig.model_validate({"history": "positives", "length": 10})
 began = time.perf_counter()
-prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(), Path(sys.argv[2]), force=True)
+prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(transitions=history), Path(sys.argv[2]), force=True)
 seconds = time.perf_counter() - began
 print(json.dumps({"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
 """

@@ -310,6 +310,8 @@ def test_summary(
     assert found.problems == []
     summary = found.to_json()
     assert summary.pop("log") == str(tmp_path / f"log.{suffix}")
+    warned = [one["kind"] for one in summary.pop("warnings")]
+    assert warned == ["few sessions", "few positives", "only clicked slates", "no positions"]
     length, popularity = summary.pop("session_length"), summary.pop("popularity")
     assert summary.pop("rates") == pytest.approx({"skip": 50.0, "click": 100 / 3, "buy": 100 / 6})
     assert summary.pop("target_rate") == pytest.approx(100 / 3)  # one of three slates ended in a purchase
@@ -317,6 +319,8 @@ def test_summary(
     assert summary == {
         "ok": True,
         "problems": [],
+        "organic": 0,
+        "sessions_without_impressions": 0,
         "sessions": 2,
         "items": 3,
         "categories": 2,

@@ -278,7 +278,8 @@ def test_logs_have_the_ids_of_the_data_and_can_be_prepared(fitted: FittedUser, t
     assert named.filter(pl.col("item_id") == f"i{ITEMS - 1:02}")["category"].is_null().all()
     named.write_parquet(tmp_path / "log.parquet")
     manifest = prepare(Log(tmp_path / "log.parquet"), DIGINETICA, PrepareConfig(), tmp_path / "dataset")
-    assert manifest["counts"]["sessions"] == 50
+    assert (manifest["counts"]["sessions"], manifest["counts"]["organic"]) == (50, 50)
+    assert manifest["counts"]["impressions"] == len(played)
 
 
 def test_the_share_outside_support_is_counted(fitted: FittedUser, tmp_path: Path) -> None:

@@ -53,11 +53,27 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @st.composite
-def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position: bool) -> list[Row]:
-    """The rows of one session in the order of the file; `slate` is the column that makes slates, or nothing."""
+def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position: bool, organic: bool) -> list[Row]:
+    """The rows of one session in the order of the file; `slate` is the column that makes slates, or nothing.
+
+    With `organic`, what nobody recommended stands before, within and behind slates, also with the slate's own name.
+    """
     time = draw(st.integers(0, 3))
     rows: list[Row] = []
+
+    def read(request: int) -> None:
+        for item in draw(st.lists(st.integers(0, 5), max_size=2, unique=True)):
+            row: Row = {"session_id": session, clock: time, "item_id": item, "organic": True, "position": None}
+            row["response"] = draw(st.sampled_from(["skip", "click", "buy"]))
+            row["request_id"] = draw(st.sampled_from([None, f"{session % 2}-{request}"]))
+            rows.append({name: row[name] for name in row if name in kept})
+
+    kept = {"session_id", clock, "item_id", "response", slate} | ({"position"} if position else set())
+    kept |= {"organic"} if organic else set()
     for request in range(draw(st.integers(1, 5))):
+        if organic:
+            read(request)
+            time += 1
         size = draw(st.integers(1, 4)) if slate else 1
         items = draw(st.lists(st.integers(0, 5), min_size=size, max_size=size, unique=True))
         places = draw(st.permutations(range(size)))
@@ -68,9 +84,18 @@ def session_rows(draw: st.DrawFn, session: int, clock: str, slate: str, position
                 row["request_id"] = f"{session % 2}-{request}"  # the same name in two sessions is two slates
             if position:
                 row["position"] = place
+            if organic:
+                row["organic"] = draw(st.sampled_from([False, None]))
+                if draw(st.integers(0, 4)) == 0:
+                    read(request)
             rows.append(row)
-        time += draw(st.integers(0 if slate == "request_id" else 1, 2))
-    return rows
+        time += draw(st.integers(0 if slate == "request_id" and not organic else 1, 2))
+    if organic:
+        read(0)
+    once = {}  # rows that stand twice would be refused
+    for row in rows:
+        once.setdefault(repr(row | {"response": "", "organic": bool(row.get("organic"))}), row)
+    return list(once.values())
 
 
 @st.composite
@@ -78,7 +103,9 @@ def logs(draw: st.DrawFn) -> list[Row]:
     clock = draw(st.sampled_from(["timestamp", "step"]))
     slate = draw(st.sampled_from(["request_id", "step" if clock == "step" else ""]))
     position = draw(st.booleans())
-    queues = [draw(session_rows(number, clock, slate, position)) for number in range(draw(st.integers(1, 4)))]
+    organic = draw(st.booleans())
+    count = draw(st.integers(1, 4))
+    queues = [draw(session_rows(number, clock, slate, position, organic)) for number in range(count)]
     turns = [number for number, queue in enumerate(queues) for _ in queue]
     if draw(st.booleans()):
         turns = draw(st.permutations(turns))
@@ -107,7 +134,7 @@ State = tuple[tuple[Any, ...], tuple[Any, ...]]  # positive items, skipped items
 
 
 def in_sessions(rows: list[Row]) -> list[tuple[Any, list[list[Row]]]]:
-    """(session id, its slates) in order of start, then of appearance."""
+    """(session id, its slates and organic events) in order of start, then of appearance."""
     clock = "timestamp" if "timestamp" in rows[0] else "step"
     slate = next((name for name in ("request_id", "step") if name in rows[0]), None)
     found: dict[Any, dict[Any, list[Row]]] = {}
@@ -115,9 +142,13 @@ def in_sessions(rows: list[Row]) -> list[tuple[Any, list[list[Row]]]]:
     for number, row in enumerate(rows):
         session = row["session_id"]
         starts[session] = min(starts.get(session, row[clock]), row[clock])
-        found.setdefault(session, {}).setdefault(row[slate] if slate else number, []).append(row)
+        alone = slate is None or row.get("organic")
+        found.setdefault(session, {}).setdefault(("row", number) if alone else row[slate], []).append(row)
     ordered = sorted(found, key=lambda session: starts[session])
-    in_place = [[sorted(shown, key=lambda row: row.get("position", 0)) for shown in found[s].values()] for s in ordered]
+    in_place = [
+        [sorted(shown, key=lambda row: row.get("position") or 0) for shown in found[session].values()]
+        for session in ordered
+    ]
     return list(zip(ordered, in_place, strict=True))
 
 
@@ -128,18 +159,30 @@ def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tu
     def state(liked: list[Any], skipped: list[Any]) -> State:
         return tuple(liked[-config["length"] :]), tuple(skipped[-keep_skips:]) if keep_skips else ()
 
-    for session, slates in in_sessions(rows):
+    for session, requests in in_sessions(rows):
         liked: list[Any] = []
         skipped: list[Any] = []
-        for step, slate in enumerate(slates):
-            before = state(liked, skipped)
-            after_item: list[State] = []
+        befores: list[State] = []  # of each request, and after the last one
+        after_items: list[list[State]] = []
+        for slate in requests:
+            befores.append(state(liked, skipped))
+            after_items.append([])
             for row in slate:
+                if row["response"] in ("click", "buy"):
+                    liked.append(row["item_id"])
+                elif not row.get("organic"):
+                    skipped.append(row["item_id"])
                 positive = row["response"] in ("click", "buy")
-                (liked if positive else skipped).append(row["item_id"])
-                after_item.append(state(liked, skipped) if positive else before)
-            after_slate = state(liked, skipped)
-            discount = 0.0 if step == len(slates) - 1 else config["gamma"]
+                after_items[-1].append(state(liked, skipped) if positive else befores[-1])
+        befores.append(state(liked, skipped))
+        recommended = [number for number, slate in enumerate(requests) if not slate[0].get("organic")]
+        for number, slate in enumerate(requests):
+            organic = number not in recommended
+            step = sum(other < number for other in recommended)
+            following = [other for other in recommended if other > number]
+            before, after_item = befores[number], after_items[number]
+            after_slate = befores[number + 1] if organic else befores[min([*following, len(requests)])]
+            discount = config["gamma"] if following else 0.0
             drawn = int(luck.random() * len(slate))
             hits = [place for place, row in enumerate(slate) if row["response"] in ("click", "buy")]
             chosen = hits[0] if hits else drawn
@@ -147,7 +190,9 @@ def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tu
                 if config["convention"] == "shown" or place == chosen:
                     after = after_item[place] if config["next_state"] == "item" else after_slate
                     reward = RESPONSES.rewards[row["response"]]
-                    yield session, step, before, row["item_id"], row["response"], reward, after, discount
+                    position = row.get("position")
+                    rest = (-1 if organic or position is None else position, organic)
+                    yield session, step, before, row["item_id"], row["response"], reward, after, discount, *rest
 
 
 def decoded(dataset: Dataset) -> list[tuple[Any, ...]]:
@@ -169,6 +214,8 @@ def decoded(dataset: Dataset) -> list[tuple[Any, ...]]:
             row["reward"],
             state(row["next_state"]),
             row["discount"],
+            row["position"],
+            row["organic"],
         )
         for row in dataset.frame.iter_rows(named=True)
     ]
@@ -227,14 +274,15 @@ def slate_log() -> list[Row]:
 
 
 def test_transitions_by_hand(tmp_path: Path) -> None:
-    dataset = prepared(write(tmp_path / "log.csv", slate_log()), tmp_path / "out")
+    config = {"transitions": {"history": "positives", "length": 10}}
+    dataset = prepared(write(tmp_path / "log.csv", slate_log()), tmp_path / "out", config)
     assert decoded(dataset) == [
-        (7, 0, ((), ()), 10, "click", 1.0, ((10,), ()), np.float32(0.9)),
-        (7, 0, ((), ()), 11, "skip", -0.25, ((), ()), np.float32(0.9)),
-        (7, 0, ((), ()), 12, "buy", 5.0, ((10, 12), ()), np.float32(0.9)),
-        (7, 1, ((10, 12), ()), 13, "skip", -0.25, ((10, 12), ()), 0.0),
-        (7, 1, ((10, 12), ()), 10, "skip", -0.25, ((10, 12), ()), 0.0),
-        (9, 0, ((), ()), 12, "click", 1.0, ((12,), ()), 0.0),
+        (7, 0, ((), ()), 10, "click", 1.0, ((10,), ()), np.float32(0.9), 0, False),
+        (7, 0, ((), ()), 11, "skip", -0.25, ((), ()), np.float32(0.9), 1, False),
+        (7, 0, ((), ()), 12, "buy", 5.0, ((10, 12), ()), np.float32(0.9), 2, False),
+        (7, 1, ((10, 12), ()), 13, "skip", -0.25, ((10, 12), ()), 0.0, 0, False),
+        (7, 1, ((10, 12), ()), 10, "skip", -0.25, ((10, 12), ()), 0.0, 1, False),
+        (9, 0, ((), ()), 12, "click", 1.0, ((12,), ()), 0.0, 0, False),
     ]
     assert dataset.states.positives[:, :2].tolist() == [[PAD, PAD], [0, PAD], [0, 2], [2, PAD]]
     assert dataset.states.positives.shape == (4, 10)
@@ -242,8 +290,10 @@ def test_transitions_by_hand(tmp_path: Path) -> None:
     assert dataset.manifest["counts"] == {
         "sessions": 2,
         "sessions_by_split": {"train": 2},
+        "sessions_without_impressions": 0,
         "impressions": 6,
         "impressions_by_split": {"train": 6},
+        "organic": 0,
         "responses": {"skip": 3, "click": 2, "buy": 1},
         "transitions": 6,
         "states": 4,
@@ -259,6 +309,155 @@ def test_states_with_skips_by_hand(tmp_path: Path) -> None:
     first, second, last = ((), ()), ((10, 12), (11,)), ((10, 12), (13, 10))
     assert states == [(first, second)] * 3 + [(second, last)] * 2 + [(first, ((12,), ()))]
     assert dataset.manifest["config"]["next_state"] == "slate"
+
+
+def organic_log() -> list[Row]:
+    """A read, a slate, two reads (one of them no like), a slate, a read; a session of reads alone; reads at the end."""
+    columns = ("session_id", "timestamp", "request_id", "position", "item_id", "response", "organic")
+    table = [
+        (1, 0, None, None, 20, "click", True),
+        (1, 1, "a", 0, 10, "click", None),
+        (1, 1, "a", 1, 11, "skip", None),
+        (1, 2, "a", 1, 21, "buy", True),  # the name of the slate makes it no part of it
+        (1, 3, None, None, 22, "skip", True),
+        (1, 4, "b", 0, 12, "skip", False),
+        (1, 5, None, None, 23, "click", True),
+        (2, 6, None, None, 20, "click", True),
+        (2, 7, None, None, 10, "click", True),
+    ]
+    return [dict(zip(columns, row, strict=True)) for row in table]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_organic_events_by_hand(tmp_path: Path, suffix: str) -> None:
+    log = write(tmp_path / f"log.{suffix}", organic_log())
+    dataset = prepared(log, tmp_path / "out", {"split": {"validation": 0}})
+    found = [(row[1], row[2], row[3], row[6], row[7], row[8], row[9]) for row in decoded(dataset)]
+    gamma, read, done = np.float32(0.9), ((20,), ()), ((20, 10, 21), (11,))
+    end = ((20, 10, 21, 23), (11, 12))
+    assert found == [
+        (0, ((), ()), 20, read, gamma, -1, True),
+        (0, read, 10, done, gamma, 0, False),
+        (0, read, 11, done, gamma, 1, False),
+        (1, ((20, 10), (11,)), 21, done, gamma, -1, True),
+        (1, done, 22, done, gamma, -1, True),
+        (1, done, 12, end, 0.0, 0, False),
+        (2, ((20, 10, 21), (11, 12)), 23, end, 0.0, -1, True),
+        (0, ((), ()), 20, ((20,), ()), 0.0, -1, True),
+        (0, ((20,), ()), 10, ((20, 10), ()), 0.0, -1, True),
+    ]
+    train = dataset.transitions("train")
+    assert (train.step.tolist(), train.position.tolist()) == ([0, 0, 1], [0, 1, 0])
+    assert train.position.dtype == np.int32
+    ids = dataset.items["item_id"].to_list()
+    assert [[ids[item] for item in one] for one in dataset.sequences("train")] == [[20, 10, 21, 23], [20, 10]]
+    counts = dataset.manifest["counts"]
+    assert (counts["sessions"], counts["sessions_without_impressions"]) == (2, 1)
+    assert (counts["impressions"], counts["organic"], counts["transitions"]) == (3, 6, 3)
+    assert counts["impressions_by_split"] == {"train": 3}
+    assert counts["responses"] == {"skip": 2, "click": 1, "buy": 0}
+    shown = {item: (shown, liked) for item, _, shown, liked in dataset.items.iter_rows()}
+    assert shown == {10: (1, 1), 11: (1, 0), 12: (1, 0), 20: (0, 0), 21: (0, 0), 22: (0, 0), 23: (0, 0)}
+    assert dataset.sessions["organic"].to_list() == [4, 2]
+
+
+def test_one_transition_per_slate_and_all_organic_events(tmp_path: Path) -> None:
+    config = {"transitions": {"convention": "chosen"}, "split": {"validation": 0}}
+    dataset = prepared(write(tmp_path / "log.csv", organic_log()), tmp_path / "out", config)
+    assert dataset.frame.filter("organic").height == 6
+    assert dataset.manifest["counts"]["transitions"] == len(dataset.transitions("train")) == 2
+
+
+def test_a_log_of_organic_events_alone_is_refused(tmp_path: Path) -> None:
+    rows = [row for row in organic_log() if row["organic"]]
+    with pytest.raises(BadLog, match="every row is organic, expected rows of what was recommended"):
+        prepared(write(tmp_path / "log.csv", rows), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("written", "means"), [("1", True), ("0", False), ("TRUE", True), ("False", False), ("", False)]
+)
+def test_how_organic_is_written(tmp_path: Path, written: str, means: bool) -> None:
+    text = f"session_id,step,item_id,response,organic\n1,0,5,skip,0\n1,1,6,click,{written}\n"
+    (tmp_path / "log.csv").write_text(text)
+    assert prepared(tmp_path / "log.csv", tmp_path / "out").frame["organic"].to_list() == [False, means]
+
+
+def test_organic_that_is_neither_true_nor_false(tmp_path: Path) -> None:
+    rows = [row | {"organic": 2 if row["item_id"] == 11 else 0} for row in slate_log()]
+    for suffix in ("csv", "parquet"):
+        with pytest.raises(BadLog, match="row 2, column organic: found '2', expected true or false, or 1 or 0"):
+            prepared(write(tmp_path / f"log.{suffix}", rows), tmp_path / "out")
+    rows = [row | {"organic": 0.5} for row in slate_log()]
+    with pytest.raises(InputError, match="column organic has type Float64, expected true and false, or 1 and 0"):
+        prepared(write(tmp_path / "log.parquet", rows), tmp_path / "out")
+
+
+# ---- how much a state holds
+
+
+def sized_log(positives: list[int], skips: list[int]) -> list[Row]:
+    """Session j likes `positives[j]` items and passes over `skips[j]`."""
+    return [
+        {"session_id": session, "step": step, "item_id": step, "response": response}
+        for session, (liked, passed) in enumerate(zip(positives, skips, strict=True))
+        for step, response in enumerate(["click"] * liked + ["skip"] * passed)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("positives", "skips", "sizes"),
+    [
+        ([3] * 18 + [4, 9], [7] * 19 + [30], (4, 7)),  # 19 of 20 sessions are 95 %
+        ([3] * 17 + [4, 9, 9], [7] * 18 + [30, 30], (9, 30)),
+        ([0] * 19 + [2], [1] * 20, (1, 1)),  # at least one
+        ([60] * 3, [210] * 3, (50, 200)),  # not without end
+        ([2] * 6, [0] * 6, (2, 0)),  # nothing was passed over
+        ([1] * 20, [0] * 19 + [5], (1, 1)),
+    ],
+)
+def test_sizes_are_taken_from_the_log(tmp_path: Path, positives: list[int], skips: list[int], sizes: Any) -> None:
+    log = write(tmp_path / "log.csv", sized_log(positives, skips))
+    dataset = prepared(log, tmp_path / "out")
+    config = dataset.manifest["config"]
+    assert (config["history"], config["next_state"], config["automatic"]) == ("all", "slate", ["length", "skips"])
+    assert (config["length"], config["skips"]) == sizes
+    assert (dataset.states.positives.shape[1], dataset.states.skips.shape[1]) == sizes
+
+
+def test_sizes_by_hand_are_not_automatic(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.csv", sized_log([3, 5], [4, 2]))
+    for name, values, sizes, automatic in (
+        ("a", {"length": 7}, (7, 4), ["skips"]),
+        ("b", {"skips": 0}, (5, 0), ["length"]),
+        ("c", {"length": 2, "skips": 3}, (2, 3), []),
+        ("d", {"history": "positives"}, (5, 0), ["length"]),
+    ):
+        dataset = prepared(log, tmp_path / name, {"transitions": values})
+        config = dataset.manifest["config"]
+        assert (config["length"], config["skips"], config["automatic"]) == (*sizes, automatic)
+        assert (dataset.states.positives.shape[1], dataset.states.skips.shape[1]) == sizes
+
+
+def test_organic_likes_count_for_the_size_and_organic_skips_do_not(tmp_path: Path) -> None:
+    rows = [row for row in organic_log() if row["session_id"] == 1]
+    config = prepared(write(tmp_path / "log.csv", rows), tmp_path / "out").manifest["config"]
+    assert (config["length"], config["skips"]) == (4, 2)
+
+
+def test_items_that_train_never_showed_are_warned_about(tmp_path: Path) -> None:
+    """Ten sessions, of which five test; each of them is shown three items of all, and some one of its own."""
+    for own, told in ((0, None), (1, "25 % of the test and validation impressions")):
+        rows = [
+            {"session_id": s, "step": t, "item_id": t if t < 3 else 100 + s, "response": "click"}
+            for s in range(10)
+            for t in range(3 + own)
+        ]
+        log = write(tmp_path / f"{own}.csv", rows)
+        config = {"split": {"test": 0.5, "validation": 0}}
+        warned = prepared(log, tmp_path / str(own), config).manifest["warnings"]
+        assert [one["kind"] for one in warned] == (["unknown items"] if told else [])
+        assert all(one["message"].startswith(str(told)) and one["value"] == 0.25 for one in warned)
 
 
 def test_a_session_longer_than_many_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +532,7 @@ def test_bad_rows_are_refused_before_anything_is_written(tmp_path: Path) -> None
     [
         ({"history": "all", "next_state": "item"}, "history all needs next_state slate"),
         ({"length": 0}, "length"),
-        ({"skips": 0}, "skips"),
+        ({"skips": -1}, "skips"),
         ({"gamma": 1.5}, "gamma"),
         ({"convention": "clicked"}, "convention"),
         ({"colour": 1}, "unknown key 'transitions.colour'"),
@@ -600,9 +799,9 @@ def test_load_refuses_what_is_no_data_set(tmp_path: Path) -> None:
         Dataset.load(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"manifest.json is missing"):
         Dataset.load(tmp_path)
-    for text in ("{", "[]", '{"kind": "policy", "format": 1}', '{"kind": "dataset", "format": 99}'):
+    for text in ("{", "[]", '{"kind": "policy", "format": 2}', '{"kind": "dataset", "format": 1}'):
         (tmp_path / "manifest.json").write_text(text)
-        with pytest.raises(InputError, match=r"is not JSON|is not a data set of format 1"):
+        with pytest.raises(InputError, match=r"is not JSON|is not a data set of format 2; make it anew"):
             Dataset.load(tmp_path)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bcd4rec.data.checking import check
 from bcd4rec.data.readers import _lists
 from bcd4rec.data.readers.reader import READERS, Reading
-from bcd4rec.data.schema import Log
+from bcd4rec.data.schema import BadLog, Log
 from bcd4rec.errors import InputError
 from raw_logs import (
     Query,
@@ -311,6 +311,30 @@ def test_rules_can_drop_rows(tmp_path: Path) -> None:
     assert frame.select("session_id", "step", "item_id", "response").rows() == [(1, 1, 7, "skip"), (1, 3, 9, "buy")]
     assert reading.dropped == {"rows with the response bot": 2}
     assert reading.read == {"rows": 4}
+
+
+def test_rules_and_columns_can_say_that_nobody_recommended_it(tmp_path: Path) -> None:
+    raw = tmp_path / "mine.csv"
+    raw.write_text("v,n,sku,event,own\n1,1,7,seen,0\n1,2,8,read,0\n1,3,9,bought,1\n1,4,9,bot,1\n1,5,6,seen,\n")
+    names = {"session": "v", "step": "n", "item": "sku", "response": "event"}
+    rules = {"seen": "skip", "bought": "buy", "bot": "drop", "read": "organic:click"}
+    frame, reading = read("csv", raw, responses=rules, map=names)
+    assert frame.select("item_id", "response", "organic").rows() == [
+        (7, "skip", False),
+        (8, "click", True),
+        (9, "buy", False),
+        (6, "skip", False),
+    ]
+    assert reading.kept == {"impressions": 3, "organic": 1, "sessions": 1, "items": 4}
+    assert reading.read == {"rows": 5}
+    frame, reading = read("csv", raw, responses=rules, map=names | {"organic": "own"})  # either may say so
+    assert frame["organic"].to_list() == [False, True, True, False]
+    assert (reading.kept["impressions"], reading.kept["organic"]) == (2, 2)
+    with pytest.raises(InputError, match="responses: read=organic names no response; write read=organic:click"):
+        read("csv", raw, responses=rules | {"read": "organic"}, map=names)
+    raw.write_text("v,n,sku,event,own\n1,1,7,seen,perhaps\n1,2,8,read,perhaps\n")
+    with pytest.raises(BadLog, match=r"row 1, column own \(organic\): found 'perhaps', expected true or false"):
+        read("csv", raw, responses=rules, map=names | {"organic": "own"})
 
 
 def test_all_formats_are_registered_by_their_names() -> None:

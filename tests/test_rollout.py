@@ -253,12 +253,12 @@ def prepared(log: pl.DataFrame, folder: Path, config: TransitionConfig) -> Datas
 @pytest.mark.parametrize("after_skip", ["repeat", "exclude"])
 @pytest.mark.parametrize(
     "config",
-    [TransitionConfig(length=3), TransitionConfig(history="all", length=4, skips=5)],
+    [TransitionConfig(history="positives", length=3, skips=0), TransitionConfig(length=4, skips=5)],
     ids=["positives", "all"],
 )
 def test_prepare_finds_the_states_that_the_policy_saw(config, after_skip, unavailable, tmp_path):
     env, policy = Scripted(unavailable, likes=0.4), Watching()
-    rules = RolloutConfig(length=config.length, skips=config.kept_skips, after_skip=after_skip, exploration=EPSILON)
+    rules = RolloutConfig(length=config.length, skips=config.skips, after_skip=after_skip, exploration=EPSILON)
     log = rollout(env, policy, USERS, 8, rules)
     dataset = prepared(log, tmp_path, config)
     number = dataset.vocabulary.ids.to_numpy()  # items that were never shown have no index

@@ -155,8 +155,10 @@ def test_openings_are_in_the_first_state_and_step_zero_of_the_written_log() -> N
     assert first["item_id"].to_list() == opened.tolist()
     assert set(first["response"]) == {"click"}
     assert first["propensity"].null_count() == USERS
+    assert first["organic"].all()
     rest = whole.filter(pl.col("step") > 0)
-    assert rest.with_columns(pl.col("step") - 1).drop("request_id").equals(log.drop("request_id"))
+    assert not rest["organic"].any()
+    assert rest.with_columns(pl.col("step") - 1).drop("request_id", "organic").equals(log.drop("request_id"))
     assert rest["request_id"].to_list() == [f"{user}-{step}" for user, step in rest["session_id", "step"].rows()]
     assert whole.select(pl.struct("session_id", "item_id").is_duplicated().any()).item() is False
 

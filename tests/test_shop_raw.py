@@ -163,10 +163,10 @@ def test_the_log_is_canonical_and_the_numbers_are_told(folder: Path) -> None:
     said = json.loads((folder / "said.json").read_text())
     manifest = json.loads((folder / "raw" / "manifest.json").read_text())
     log = pl.read_parquet(folder / "log.parquet")
-    assert said["impressions"] == manifest["impressions"] == len(log)
-    assert said["sessions"] == log["session_id"].n_unique()
-    recommended = log.drop_nulls("propensity")
-    assert said["recommended"] == len(recommended) == len(log) - said["sessions"]
+    recommended = log.filter(~pl.col("organic"))
+    assert said["impressions"] == manifest["impressions"] == found.summary["impressions"] == len(recommended)
+    assert said["sessions"] == said["organic"] == found.summary["organic"] == log["session_id"].n_unique()
+    assert len(recommended) == len(log) - said["sessions"] == log["propensity"].count()
     assert said["buy_percent"] == pytest.approx(100 * (recommended["response"] == "buy").mean())
     assert said["buy_percent"] == pytest.approx(4.1, abs=1.2)
     for name, rows in manifest["rows"].items():

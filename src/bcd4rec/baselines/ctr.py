@@ -42,7 +42,7 @@ class CTRConfig(Baseline):
         positive = np.isin(shown.response, codes)
         if positive.all():
             return Popularity((np.bincount(shown.action, minlength=dataset.n_items) / len(shown)).astype(np.float32))
-        places = getattr(shown, "position", None)
+        places = shown.position
         weights = expected(places, positive, self.category_prior) if self.position and places is not None else None
         scores = np.zeros(dataset.n_items)
         for code, name in zip(codes, responses.positive, strict=True):

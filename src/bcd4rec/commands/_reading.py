@@ -36,7 +36,7 @@ Map = Annotated[
 ]
 ResponseRules = Annotated[
     str | None,
-    typer.Option("--responses", help="Your response values, e.g. view=skip,order=buy,scroll=drop."),
+    typer.Option("--responses", help="Your response values, e.g. view=skip,order=buy,scroll=drop,read=organic:click."),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="An option of the format, e.g. --set cut=none; may be repeated.")
@@ -158,6 +158,11 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InputError(f"--map: {path} does not exist; expected a TOML file with a table [map].") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"--map: {path} is not TOML ({error}).") from None
+
+
+def organic_told(counts: dict[str, Any]) -> str:
+    """What nobody recommended, in words."""
+    return f"{counts['organic']:,}; {counts['sessions_without_impressions']:,} sessions have nothing else"
 
 
 def reading_pairs(reading: dict[str, Any]) -> list[tuple[str, str]]:

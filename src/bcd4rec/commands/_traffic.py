@@ -105,23 +105,23 @@ def _raw_writer(
 
 
 def _count(day: Day, counts: Counter[str]) -> None:
-    recommended = day.log.filter(pl.col("propensity").is_not_null())
+    recommended = day.log.filter(~pl.col("organic")) if "organic" in day.log.columns else day.log
     counts["sessions"] += day.sessions
-    counts["impressions"] += len(day.log)
-    counts["recommended"] += len(recommended)
+    counts["impressions"] += len(recommended)
+    counts["organic"] += len(day.log) - len(recommended)
     for response, count in recommended["response"].value_counts().rows():
-        counts[f"recommended {response}"] += count
+        counts[f"response {response}"] += count
 
 
 def _found(counts: Counter[str]) -> dict[str, Any]:
-    """Rates are per recommended item, in percent; the items that open sessions were not recommended."""
-    shown = max(counts["recommended"], 1)
+    """Rates are per impression, in percent; the items that open sessions were not recommended."""
+    shown = max(counts["impressions"], 1)
     rates = {
-        f"{name.removeprefix('recommended ')}_percent": 100 * count / shown
+        f"{name.removeprefix('response ')}_percent": 100 * count / shown
         for name, count in sorted(counts.items())
-        if name.startswith("recommended ")
+        if name.startswith("response ")
     }
-    return {name: counts[name] for name in ("sessions", "impressions", "recommended")} | rates
+    return {name: counts[name] for name in ("sessions", "impressions", "organic")} | rates
 
 
 def _tell(found: dict[str, Any], json: bool) -> None:

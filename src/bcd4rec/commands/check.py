@@ -38,11 +38,13 @@ def check(
     with progress() as tick, raw.canonical(raw.reader(), tick) as (log, reading):
         report = checking.check(log, responses_of(log, rewards, positive, target), tick)
         problems = [renamed(problem, log.path, logs) for problem in report.problems]
-        report = checking.LogReport(logs, problems, report.summary)
+        report = checking.LogReport(logs, problems, report.summary, report.warnings)
     if json:
         emit_json(report.to_json() | ({"reading": reading} if reading is not None else {}))
     elif report.summary:
         show(_table(str(logs), report.summary, reading_pairs(reading) if reading is not None else []))
+    for warned in report.warnings:
+        say(f"Warning: {warned.sentence}")
     for problem in report.problems:
         say(f"Error: {problem.sentence}")
     if report.problems:
@@ -50,6 +52,7 @@ def check(
 
 
 def _table(path: str, found: dict[str, Any], read: list[tuple[str, str]]) -> Any:
+    from bcd4rec.commands._reading import organic_told
     from bcd4rec.console import pairs_table
 
     length, skew = found["session_length"], found["popularity"]
@@ -59,6 +62,8 @@ def _table(path: str, found: dict[str, Any], read: list[tuple[str, str]]) -> Any
         ("items", f"{found['items']:,}" + (f" in {found['categories']:,} categories" if found["categories"] else "")),
         ("impressions", f"{found['impressions']:,} in {found['requests']:,} slates of {found['slate_size']:.1f} items"),
     ]
+    if found["organic"]:
+        pairs.append(("organic events", organic_told(found)))
     for name, count in found["responses"].items():
         pairs.append((f"response {name}", f"{count:,} ({found['rates'][name]:.2f} % of impressions)"))
     pairs += [

@@ -57,7 +57,6 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     from bcd4rec.data import checking, preparing
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.schema import BadLog, Log
-    from bcd4rec.data.transitions import TransitionConfig
     from bcd4rec.experiments import comparison
     from bcd4rec.sim.interest_evolution import InterestEvolution
     from bcd4rec.sim.rollout import RolloutConfig, rollout, write_log
@@ -73,8 +72,7 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     found = checking.check(written, environment.responses, tick)
     if found.problems:
         raise BadLog(found.problems)
-    config = preparing.PrepareConfig(transitions=TransitionConfig(history="all"))
-    preparing.prepare(written, environment.responses, config, folder / "dataset", seed, tick=tick)
+    preparing.prepare(written, environment.responses, preparing.PrepareConfig(), folder / "dataset", seed, tick=tick)
     dataset = Dataset.load(folder / "dataset")
     say(f"3/4  learning from {dataset.manifest['counts']['impressions']:,} impressions …")
     names = ["random", *BASELINES, *_train_agents(folder, dataset, seed, tick), "oracle"]
@@ -124,7 +122,7 @@ def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
     commands = [
         f"bcd4rec simulate --env recsim --policy random --users {users} --seed {seed} --logs log.parquet",
         "bcd4rec check log.parquet",
-        f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --history all --seed {seed}",
+        f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --seed {seed}",
         *(f"bcd4rec train {method} dataset --out policies/{method} --seed {seed}" for method in AGENTS),
         f"bcd4rec evaluate random {' '.join([*BASELINES, *folders])} oracle --dataset dataset --users {users} "
         f"--after-skip {AFTER_SKIP} --diversity {DIVERSITY} --seed {seed}",

@@ -31,10 +31,21 @@ def prepare(
     positive: Positive = None,
     target: Target = None,
     history: Annotated[
-        str, typer.Option(help="What a state remembers: positives, or all (also recent skips).")
-    ] = "positives",
-    length: Annotated[int, typer.Option(help="L: how many positive items a state holds.")] = 10,
-    skips: Annotated[int, typer.Option(help="S: how many skipped items a state holds with --history all.")] = 40,
+        str, typer.Option(help="What a state remembers: all (positive items and recent skips), or positives.")
+    ] = "all",
+    length: Annotated[
+        int | None,
+        typer.Option(
+            help="L: how many positive items a state holds. Default: enough for 95 % of sessions, at most 50."
+        ),
+    ] = None,
+    skips: Annotated[
+        int | None,
+        typer.Option(
+            help="S: how many skipped items a state holds with --history all. Default: enough for 95 % of sessions, at "
+            "most 200."
+        ),
+    ] = None,
     convention: Annotated[
         str, typer.Option(help="Transitions: every shown item (shown), or one per slate (chosen).")
     ] = "shown",
@@ -90,11 +101,14 @@ def prepare(
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
     if json:
-        dropped = {"dropped": manifest["dropped"], "content_hash": manifest["content_hash"]}
+        sizes = {name: manifest["config"][name] for name in ("history", "length", "skips", "automatic")}
+        dropped = sizes | {name: manifest[name] for name in ("dropped", "warnings", "content_hash")}
         told = {"reading": reading} | ({"paper": beside} if beside else {}) if reading is not None else {}
         emit_json({"dataset": str(out)} | manifest["counts"] | dropped | told)
     else:
         show(_table(str(out), manifest, beside))
+        for warned in manifest["warnings"]:
+            say(f"Warning: {warned['message']}")
         say(f"The data set is in {out}.")
 
 
@@ -115,17 +129,21 @@ def beside_the_paper(counts: dict[str, Any], paper: dict[str, int]) -> dict[str,
 
 
 def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]]) -> Any:
-    from bcd4rec.commands._reading import reading_pairs
+    from bcd4rec.commands._reading import organic_told, reading_pairs
     from bcd4rec.console import pairs_table
 
-    counts = manifest["counts"]
+    counts, config = manifest["counts"], manifest["config"]
+    sizes = [("length", f"{config['length']} positive items"), ("skips", f"{config['skips']} skipped items")]
+    held = [f"{text}{' (automatic)' if name in config['automatic'] else ''}" for name, text in sizes if config[name]]
     splits = ", ".join(f"{name} {count:,}" for name, count in counts["sessions_by_split"].items())
     pairs = reading_pairs(manifest["reading"]) if "reading" in manifest else []
     pairs += [
         ("sessions", f"{counts['sessions']:,} ({splits})"),
         ("impressions", f"{counts['impressions']:,}"),
+        *([("organic events", organic_told(counts))] if counts["organic"] else []),
         ("responses", ", ".join(f"{name} {count:,}" for name, count in counts["responses"].items())),
         ("transitions", f"{counts['transitions']:,} over {counts['states']:,} distinct states"),
+        ("a state holds the last", " and ".join(held)),
         (
             "items",
             f"{counts['items']:,}" + (f" in {counts['categories']:,} categories" if counts["categories"] else ""),

@@ -113,4 +113,6 @@ def simulate(
         )
     )
     if logs is not None:
-        say(f"The log is in {logs} ({len(log):,} impressions).")
+        organic = int(log["organic"].sum()) if "organic" in log.columns else 0
+        told = f" and {organic:,} organic events" if organic else ""
+        say(f"The log is in {logs} ({len(log) - organic:,} impressions{told}).")

@@ -1,7 +1,7 @@
 """`check`: is this a usable log, and what is in it?"""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,9 @@ import polars as pl
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, Problem, default_responses, row_problems
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
+from bcd4rec.data.warnings import LONG_SLATE, LogCounts, Warned, warnings_of
+
+MOST_PLACES = 1000  # of a slate that are told apart
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,12 @@ class LogReport:
     path: Path
     problems: list[Problem]
     summary: dict[str, Any]
+    warnings: list[Warned] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         problems = [problem.to_json() for problem in self.problems]
-        return {"log": str(self.path), "ok": not problems, "problems": problems} | self.summary
+        warnings = [warned.to_json() for warned in self.warnings]
+        return {"log": str(self.path), "ok": not problems, "problems": problems, "warnings": warnings} | self.summary
 
 
 def check(log: Log, responses: Responses | None = None, tick: Tick = no_tick) -> LogReport:
@@ -36,34 +41,63 @@ def check(log: Log, responses: Responses | None = None, tick: Tick = no_tick) ->
     try:
         index = SessionIndex.build(log, responses, tick)
         with tempfile.TemporaryDirectory(prefix="bcd4rec-") as spool:
-            return LogReport(log.path, [], _summarise(log, index, Path(spool), tick))
+            return LogReport(log.path, [], *_summarise(log, index, Path(spool), tick))
     except BadLog as bad:
         return LogReport(log.path, bad.problems, {})
 
 
-def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> dict[str, Any]:
+def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[dict[str, Any], list[Warned]]:
     responses = index.responses
     by_response = np.zeros(len(responses.names), np.int64)
     positives = np.zeros(len(index.items), np.int64)
     requests = []  # (sessions,) steps of each session
     targets, slates, known_propensities = 0, 0, 0
+    several = np.zeros(3, np.int64)  # slates of several items, those with a positive response, rows without position
+    by_place = np.zeros((2, MOST_PLACES), np.int64)  # impressions and positive ones of long slates
     positive = [responses.code(name) for name in responses.positive]
-    for rows in index.chunks(spool, tick=tick):
+    for events in index.chunks(spool, tick=tick):
+        rows = events.filter(~pl.col("organic"))
         by_response += np.bincount(rows["response"], minlength=len(by_response))
         positives += np.bincount(rows.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
         known_propensities += rows["propensity"].count()
-        by_step = rows.group_by("session", "step").agg((pl.col("response") == responses.code(responses.target)).any())
+        by_step = rows.group_by("session", "step").agg(
+            (pl.col("response") == responses.code(responses.target)).any(),
+            liked=pl.col("response").is_in(positive).any(),
+            size=pl.len(),
+            unplaced=(pl.col("position") < 0).sum(),
+        )
+        some = by_step.filter(pl.col("size") > 1)
+        several += [len(some), int(some["liked"].sum()), int(some["unplaced"].sum())]
+        by_place += _by_place(rows, positive)
         targets += int(by_step["response"].sum())
         slates += len(by_step)
         requests.append(by_step.group_by("session").len()["len"].to_numpy())
     impressions = int(by_response.sum())
     steps = np.concatenate(requests)
     items, sessions = index.items, index.sessions
-    return {
+    organic_skips = int((sessions["rows"] - sessions["positives"] - sessions["skips"]).sum())
+    counts = LogCounts(
+        sessions=len(sessions),
+        sessions_of_one_slate=int((steps == 1).sum()),
+        items=int((items["impressions"] > 0).sum()),
+        items_shown_once=int((items["impressions"] == 1).sum()),
+        impressions=impressions,
+        positives=int(positives.sum()),
+        propensities=known_propensities,
+        slates=int(several[0]),
+        slates_with_positive=int(several[1]),
+        without_position=int(several[2]),
+        shown_by_place=by_place[0],
+        liked_by_place=by_place[1],
+        organic_skips=organic_skips,
+    )
+    summary = {
         "sessions": len(sessions),
         "items": len(items),
         "categories": items["category"].drop_nulls().n_unique(),
         "impressions": impressions,
+        "organic": int(sessions["organic"].sum()),
+        "sessions_without_impressions": len(sessions) - len(steps),
         "requests": slates,
         "slate_size": impressions / slates,
         "responses": dict(zip(responses.names, by_response.tolist(), strict=True)),
@@ -80,6 +114,16 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> dict[s
         },
         "propensities": 100 * known_propensities / impressions,
     }
+    return summary, warnings_of(counts)
+
+
+def _by_place(rows: pl.DataFrame, positive: list[int]) -> np.ndarray[Any, Any]:
+    """(2, places) the impressions of long slates by their position, and the positive ones of them."""
+    long = rows.filter(
+        (pl.len().over("session", "step") >= LONG_SLATE) & pl.col("position").is_between(0, MOST_PLACES - 1)
+    )
+    liked = long.filter(pl.col("response").is_in(positive))
+    return np.stack([np.bincount(part["position"], minlength=MOST_PLACES) for part in (long, liked)])
 
 
 def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from bcd4rec.errors import InputError
 if TYPE_CHECKING:
     from bcd4rec.data.preparing import PrepareConfig
 
-FORMAT = 1
+FORMAT = 2
 FILES = ["items.parquet", "sessions.parquet", "transitions.parquet", "positives.npy", "skips.npy"]
 
 
@@ -30,14 +30,15 @@ class Transitions:
     """n transitions as columns, in time order of the sessions; the two states are rows of `Dataset.states`."""
 
     session: NDArray[np.uint32]  # (n,) row of `Dataset.sessions`
-    step: NDArray[np.uint32]  # (n,) which request of its session, from 0
+    step: NDArray[np.uint32]  # (n,) which slate of its session, from 0
     state: IntArray
     action: IntArray  # item index
     response: NDArray[np.uint8]  # code in `Responses.names`
     reward: FloatArray
     next_state: IntArray
-    discount: FloatArray  # γ, or 0 where the session ended
+    discount: FloatArray  # γ, or 0 where no slate follows in the session
     propensity: FloatArray  # NaN where the log has none
+    position: IntArray  # place in the slate from 0, −1 where the log has none
 
     def __len__(self) -> int:
         return len(self.action)
@@ -56,8 +57,8 @@ class Dataset:
     ):
         self.manifest = manifest
         self.items = items  # item_id, category, impressions and positives of the train split
-        self.sessions = sessions  # session_id, split, start, end, rows
-        self.frame = transitions
+        self.sessions = sessions  # session_id, split, start, end, rows, organic
+        self.frame = transitions  # with the organic events, which are marked
         self.states = states
         self.responses = Responses.parse(manifest["responses"], "data set manifest")
         self.vocabulary = Vocabulary(items["item_id"])
@@ -88,12 +89,13 @@ class Dataset:
         """`split`, or `train` where no session is in it."""
         return split if (self.sessions["split"] == split).any() else "train"
 
+    def events(self, split: str) -> pl.DataFrame:
+        """All rows of the sessions of one split in time order, with the organic events, which `organic` marks."""
+        return self._some(self.frame.filter(self._split_of_row == split), split)
+
     def transitions(self, split: str) -> Transitions:
-        """The transitions of the sessions of one split, e.g. `train` or `validation`."""
-        frame = self.frame.filter(self._split_of_row == split)
-        if frame.is_empty():
-            known = ", ".join(sorted(self.sessions["split"].unique()))
-            raise InputError(f"The data set has no transitions in split {split!r}; its splits are {known}.")
+        """The transitions of the sessions of one split, e.g. `train` or `validation`, without organic events."""
+        frame = self._some(self.events(split).filter(~pl.col("organic")), split)
 
         def column(name: str, dtype: Any) -> Any:
             return frame[name].to_numpy().astype(dtype, copy=False)
@@ -108,15 +110,21 @@ class Dataset:
             column("next_state", np.int32),
             column("discount", np.float32),
             frame["propensity"].cast(pl.Float32).fill_null(float("nan")).to_numpy(),
+            column("position", np.int32),
         )
 
+    def _some(self, rows: pl.DataFrame, split: str) -> pl.DataFrame:
+        if rows.is_empty():
+            known = ", ".join(sorted(self.sessions["split"].unique()))
+            raise InputError(f"The data set has no transitions in split {split!r}; its splits are {known}.")
+        return rows
+
     def sequences(self, split: str) -> Sequences:
-        """The positive items of each session of one split; sessions without any are left out."""
-        transitions = self.transitions(split)
-        positive = np.isin(transitions.response, [self.responses.code(name) for name in self.responses.positive])
-        sessions = transitions.session[positive]
-        starts = np.flatnonzero(np.diff(sessions, prepend=-1)) if len(sessions) else np.empty(0, np.int64)
-        return Sequences(transitions.action[positive], np.append(starts, len(sessions)).astype(np.int64))
+        """The positive items of each session of one split, also organic ones; sessions without any are left out."""
+        positive = [self.responses.code(name) for name in self.responses.positive]
+        liked = self.events(split).filter(pl.col("response").is_in(positive))
+        starts = np.flatnonzero(np.diff(liked["session"].to_numpy().astype(np.int64), prepend=-1))
+        return Sequences(liked["action"].to_numpy().astype(np.int32), np.append(starts, len(liked)).astype(np.int64))
 
     @classmethod
     def from_frame(
@@ -147,13 +155,14 @@ class Dataset:
             raise InputError(f"{folder} is not a folder; expected a data set made by `bcd4rec prepare LOGS --out DIR`.")
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("kind") != "dataset" or manifest.get("format") != FORMAT:
-            raise InputError(f"{folder} is not a data set of format {FORMAT}; make it with `bcd4rec prepare`.")
+            raise InputError(f"{folder} is not a data set of format {FORMAT}; make it anew with `bcd4rec prepare`.")
         try:
             items, sessions, transitions = (pl.read_parquet(folder / name, glob=False) for name in FILES[:3])
             states = States(*(np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in FILES[3:]))
             dataset = cls(manifest, items, sessions, transitions, states)
-            lengths = {"items": len(items), "sessions": len(sessions), "transitions": len(transitions)}
-            for name, length in (lengths | {"states": len(states)}).items():
+            organic = int(transitions["organic"].sum())
+            lengths = {"items": len(items), "sessions": len(sessions), "states": len(states), "organic": organic}
+            for name, length in (lengths | {"transitions": len(transitions) - organic}).items():
                 if length != manifest["counts"][name]:
                     raise ValueError(f"{length} {name}, but the manifest says {manifest['counts'][name]}")
         except (OSError, EOFError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:

@@ -17,7 +17,7 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log, default_responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import CHUNK_ROWS
-from bcd4rec.data.states import IntArray, States
+from bcd4rec.data.states import HISTORY, IntArray, States
 from bcd4rec.data.tables import COLUMNS, ROW, Table, pick_columns
 from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
 from bcd4rec.errors import InputError
@@ -56,8 +56,8 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
         raise InputError("The sessions hold no items; expected at least one to learn from.")
     if items.min() < 0 or items.max() >= n_items:
         raise ValueError(f"item indices from {items.min()} to {items.max()} in a catalogue of {n_items} items")
-    config, luck = TransitionConfig(), generator(0, "chosen")
-    table = StateTable(config)
+    config, luck = TransitionConfig.parse({"history": "positives", "length": HISTORY}, "history"), generator(0, "chosen")
+    table = StateTable(HISTORY, 0)
     parts = [chunk_transitions(rows, config, CLICKS, table, luck) for rows in _rows(items, lengths)]
     transitions, states = pl.concat(parts), table.states()
     counts = np.bincount(items, minlength=n_items)
@@ -66,7 +66,7 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
             "item_id", pl.lit(None, pl.String).alias("category"), "impressions", "positives"
         ),
         "sessions": pl.DataFrame({"session_id": np.arange(len(lengths)), "rows": lengths}).select(
-            "session_id", split=pl.lit("train"), start=pl.lit(0), end=pl.col("rows") - 1, rows="rows"
+            "session_id", split=pl.lit("train"), start=pl.lit(0), end=pl.col("rows") - 1, rows="rows", organic=pl.lit(0)
         ),
     }
     digest = hashlib.sha256(b"%d\0" % n_items + lengths.astype("<i8").tobytes() + items.astype("<i4").tobytes())
@@ -76,7 +76,7 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
         "config": config.model_dump(),
         "responses": CLICKS.model_dump(mode="json"),
         "counts": {name: len(part) for name, part in frames.items()}
-        | {"impressions": len(items), "transitions": len(transitions), "states": len(states)},
+        | {"impressions": len(items), "organic": 0, "transitions": len(transitions), "states": len(states)},
         "content_hash": digest.hexdigest(),
     }
     return Dataset(manifest, frames["items"], frames["sessions"], transitions, states)

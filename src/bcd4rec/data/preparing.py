@@ -18,6 +18,7 @@ from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits
 from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
+from bcd4rec.data.warnings import Warned, unknown_items
 from bcd4rec.seeding import generator
 
 ROW_GROUP = 1_000_000  # transitions; fixed, so that the bytes of a data set do not depend on how it was cut into chunks
@@ -52,14 +53,16 @@ def prepare(
         raise BadLog(problems)
     index = SessionIndex.build(log, responses, tick)
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
+    length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        table = StateTable(config.transitions)
+        table = StateTable(length, skips)
         counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
         tick("writing", 0.0)
         states = table.states()
         np.save(folder / "positives.npy", states.positives)
         np.save(folder / "skips.npy", states.skips)
-        sessions.select("session_id", "split", "start", "end", "rows").write_parquet(folder / "sessions.parquet")
+        columns = ("session_id", "split", "start", "end", "rows", "organic")
+        sessions.select(columns).write_parquet(folder / "sessions.parquet")
         items = index.items.select("item_id", "category").with_columns(
             pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
         )
@@ -68,13 +71,28 @@ def prepare(
         manifest = {
             "kind": "dataset",
             "format": FORMAT,
-            "config": config.transitions.model_dump() | {"split": config.split.model_dump(), "seed": seed},
+            "config": config.transitions.model_dump()
+            | {"length": length, "skips": skips, "automatic": _automatic(config.transitions)}
+            | {"split": config.split.model_dump(), "seed": seed},
             "responses": responses.model_dump(mode="json"),
             "counts": _counts(sessions, index, counts, len(states)),
             "dropped": dropped,
+            "warnings": [warned.to_json() for warned in _warnings(counts)],
             "clock": log.clock,
         } | {name: value for name, value in told.items() if value is not None}
         return write_manifest(folder, manifest)
+
+
+def _warnings(counts: dict[str, Any]) -> list[Warned]:
+    held_out = counts["held_out"]
+    warned = unknown_items(int(held_out.sum()), int(held_out[counts["impressions"] == 0].sum()))
+    return [] if warned is None else [warned]
+
+
+def _automatic(config: TransitionConfig) -> list[str]:
+    """Which sizes were taken from the log."""
+    sizes = {"length": config.length} | ({"skips": config.skips} if config.history == "all" else {})
+    return [name for name, size in sizes.items() if size is None]
 
 
 def _write_transitions(
@@ -89,26 +107,31 @@ def _write_transitions(
     """Append chunk after chunk to one Parquet file, and count what each item and response got."""
     luck = generator(seed, "chosen")
     train = (sessions["split"] == "train").to_numpy()
+    held_out = sessions["split"].is_in(["validation", "test"]).to_numpy()
     positive = [index.responses.code(name) for name in index.responses.positive]
-    impressions = np.zeros(len(index.items), np.int64)
+    impressions, later = np.zeros(len(index.items), np.int64), np.zeros(len(index.items), np.int64)
     positives = np.zeros(len(index.items), np.int64)
     by_response = np.zeros(len(index.responses.names), np.int64)
     writer = _TransitionWriter(folder / "transitions.parquet")
     try:
         for rows in index.chunks(folder, sessions, tick):
-            seen = rows.filter(pl.Series(train[rows["session"].to_numpy()]))
+            shown = rows.filter(~pl.col("organic"))
+            seen = shown.filter(pl.Series(train[shown["session"].to_numpy()]))
             impressions += np.bincount(seen["item"], minlength=len(impressions))
+            tested = shown.filter(pl.Series(held_out[shown["session"].to_numpy()]))
+            later += np.bincount(tested["item"], minlength=len(later))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
-            by_response += np.bincount(rows["response"], minlength=len(by_response))
+            by_response += np.bincount(shown["response"], minlength=len(by_response))
             writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
         writer.finish()
     finally:
         writer.close()
     return {
         "impressions": impressions,
+        "held_out": later,
         "positives": positives,
         "by_response": by_response,
-        "transitions": writer.total,
+        "rows": writer.total,
     }
 
 
@@ -143,14 +166,20 @@ class _TransitionWriter:
 
 
 def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:
-    by_split = sessions.group_by("split").agg(pl.len().alias("sessions"), pl.col("rows").sum()).sort("split")
+    impressions = pl.col("rows") - pl.col("organic")
+    by_split = (
+        sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
+    )
+    organic = int(sessions["organic"].sum())
     return {
         "sessions": len(sessions),
         "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
-        "impressions": int(sessions["rows"].sum()),
-        "impressions_by_split": dict(by_split.select("split", "rows").iter_rows()),
+        "sessions_without_impressions": sessions.filter(impressions == 0).height,
+        "impressions": int(by_split["shown"].sum()),
+        "impressions_by_split": dict(by_split.select("split", "shown").iter_rows()),
+        "organic": organic,
         "responses": dict(zip(index.responses.names, counts["by_response"].tolist(), strict=True)),
-        "transitions": counts["transitions"],
+        "transitions": counts["rows"] - organic,
         "states": states,
         "items": len(index.items),
         "categories": index.items["category"].drop_nulls().n_unique(),

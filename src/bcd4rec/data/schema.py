@@ -1,7 +1,8 @@
 """The canonical impression log: one row per shown item, as Parquet or CSV, scanned and never loaded whole.
 
 Required columns: `session_id`, `item_id`, `response`, and `timestamp` or `step`.
-Optional columns: `request_id` (which slate), `position`, `category`, `propensity`.
+Optional columns: `request_id` (which slate), `position`, `category`, `propensity`, and `organic`: true where something
+happened that nobody recommended.
 """
 
 import re
@@ -55,7 +56,10 @@ class BadLog(InputError):  # noqa: N818 (what it is, not that it is an error)
 
 
 class Log:
-    """All files of one log, typed: ids as Int64 or String, `time` as Int64 microseconds or steps."""
+    """All files of one log, typed: ids as Int64 or String, `time` as Int64 microseconds or steps.
+
+    The typed rows always have `organic`, which is false where the files have no such column.
+    """
 
     def __init__(self, path: Path, options: LogOptions | None = None, tables: list[Table] | None = None):
         self.path = path
@@ -132,6 +136,7 @@ class Log:
         columns += [pl.col(name).cast(pl.String) for name in ("request_id", "category") if self.has(name)]
         if self.has("propensity"):
             columns.append(pl.col("propensity").cast(pl.Float64, strict=False))
+        columns.append(_flag("organic") if self.has("organic") else pl.lit(False).alias("organic"))
         return columns
 
     def _time(self, table: Table, schema: pl.Schema) -> pl.Expr:
@@ -157,6 +162,12 @@ def _integer(name: str, dtype: pl.DataType) -> pl.Expr:
     if dtype.is_float() or dtype.is_decimal():
         column = pl.when(column == column.floor()).then(column)
     return column.cast(pl.Int64, strict=False).alias(name)
+
+
+def _flag(name: str) -> pl.Expr:
+    """A column of true and false, written in either way; nothing is false, and what is neither becomes null."""
+    written = pl.col(name).cast(pl.String).str.strip_chars().str.to_lowercase().fill_null("false")
+    return pl.when(written.is_in(["true", "1"])).then(True).when(written.is_in(["false", "0"])).then(False).alias(name)
 
 
 def _iso_format(table: Table) -> str | None:
@@ -204,10 +215,13 @@ def row_problems(log: Log, responses: Responses | None) -> list[Problem]:
 def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, pl.Expr, str]]:
     """(kind, raw column, expression that is true for bad rows, what was expected)."""
     time = "timestamp" if log.clock else "step"
-    checks = [
-        ("null", name, pl.col(f"raw_{name}").is_null(), "a value in every row; fill it in or remove the row")
-        for name in dict.fromkeys((*IDS, time, "response", *log.slate))
-    ]
+    every = "a value in every row; fill it in or remove the row"
+    needed = dict.fromkeys((*IDS, time, "response"))
+    checks = [("null", name, pl.col(f"raw_{name}").is_null(), every) for name in needed]
+    for name in log.slate:
+        if name not in needed:  # what nobody recommended is in no slate
+            bad = pl.col(f"raw_{name}").is_null() & ~pl.col("organic").fill_null(False)
+            checks.append(("null", name, bad, every))
     expected_time = "an integer"
     if log.clock:
         unit = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[log.options.time_unit]
@@ -215,7 +229,7 @@ def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, p
     for column, typed, what in (
         (time, "time", expected_time),
         *((name, name, "an integer below 2^63; --string-ids reads ids as strings") for name in IDS),
-        *((name, name, what) for name, what in _NUMBERS.items() if log.has(name) and name != time),
+        *((name, name, what) for name, what in _TYPES.items() if log.has(name) and name != time),
     ):
         checks.append(("type", column, pl.col(typed).is_null() & pl.col(f"raw_{column}").is_not_null(), what))
     if responses is not None:
@@ -225,7 +239,8 @@ def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, p
         bad = propensity.is_not_null() & (propensity.is_nan() | (propensity <= 0) | (propensity > 1))
         checks.append(("propensity", "propensity", bad, "a probability above 0 and at most 1"))
     if log.has("position"):
-        checks.append(("position", "position", pl.col("position") < 0, "a place in the slate, counted from 0"))
+        impossible = (pl.col("position") < 0) | (pl.col("position") >= 2**31)
+        checks.append(("position", "position", impossible, "a place in the slate, counted from 0"))
     return checks
 
 
@@ -236,7 +251,12 @@ def _response_check(known: list[str]) -> tuple[str, str, pl.Expr, str]:
     return "unknown response", "response", unknown, expected
 
 
-_NUMBERS = {"step": "an integer", "position": "an integer", "propensity": "a number"}
+_TYPES = {
+    "step": "an integer",
+    "position": "an integer",
+    "propensity": "a number",
+    "organic": "true or false, or 1 or 0; nothing is false",
+}
 
 
 def default_responses(log: Log) -> Responses:

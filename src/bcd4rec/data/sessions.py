@@ -25,8 +25,9 @@ def no_tick(stage: str, share: float) -> None:
 class SessionIndex:
     """The sessions and items of a log, and where its rows lie, as integers, ready to be read in chunks of sessions.
 
-    `sessions`: session_id, start, end, rows, in order of their start (then of their appearance).
-    `items`: item_id, category, impressions, in ascending order of ids.
+    `sessions`: session_id, start, end, rows, and of the rows those that are organic, that are positive (organic or
+    not) and that were skipped, in order of their start (then of their appearance).
+    `items`: item_id, category, impressions (without organic events), in ascending order of ids.
     """
 
     log: Log
@@ -38,6 +39,8 @@ class SessionIndex:
     def build(cls, log: Log, responses: Responses, tick: Tick = no_tick) -> "SessionIndex":
         """One streaming pass over the files."""
         category = pl.col("category") if log.has("category") else pl.lit(None, pl.String)
+        organic, positive = pl.col("organic"), pl.col("response").is_in(responses.positive)
+        counted = {"organic": organic, "positives": positive, "skips": ~positive & ~organic}
         sessions, items = [], []
         for number, (table, frame) in enumerate(log.frames()):
             tick("reading sessions and items", number / len(log.tables))
@@ -45,12 +48,13 @@ class SessionIndex:
                 pl.col("time").min().alias("start"),
                 pl.col("time").max().alias("end"),
                 pl.len().cast(pl.Int64).alias("rows"),
+                *(rows.sum().cast(pl.Int64).alias(name) for name, rows in counted.items()),
                 pl.col("row").min().cast(pl.Int64).alias("first_row"),
             )
             by_item = frame.group_by("item_id").agg(
                 category.min().alias("category"),
                 category.max().alias("other_category"),
-                pl.len().cast(pl.Int64).alias("impressions"),
+                (~organic).sum().cast(pl.Int64).alias("impressions"),
             )
             sessions.append(collect(table, by_session).with_columns(pl.lit(number).alias("file")))
             items.append(collect(table, by_item))
@@ -61,12 +65,12 @@ class SessionIndex:
             .agg(
                 pl.col("start").min(),
                 pl.col("end").max(),
-                pl.col("rows").sum(),
+                pl.col("rows", *counted).sum(),
                 pl.col("file").first(),
                 pl.col("first_row").first(),
             )
             .sort("start", "file", "first_row")
-            .select("session_id", "start", "end", "rows")
+            .select("session_id", "start", "end", "rows", *counted)
         )
         merged_items = (
             pl.concat(items)
@@ -77,14 +81,18 @@ class SessionIndex:
         torn = merged_items.filter(pl.col("category") != pl.col("other_category"))
         if not torn.is_empty():
             raise BadLog([_category_problem(log, torn)])
+        if merged_items["impressions"].sum() == 0:
+            found = f"{log.path}: every row is organic, expected rows of what was recommended"
+            raise BadLog([Problem("empty", f"{found}; leave the column organic out if it was.", len(merged_items))])
         return cls(log, responses, merged_sessions, merged_items.drop("other_category"))
 
     def chunks(self, spool: Path, sessions: pl.DataFrame | None = None, tick: Tick = no_tick) -> Iterator[pl.DataFrame]:
         """The rows of `sessions` (all by default; a subset of `self.sessions` in any order) in whole sessions.
 
-        Columns: session (row of `sessions`), step, order, time, item, response (code), propensity; sorted by
-        session, step and place in the slate. `spool` is a folder for temporary files. Rows whose time runs
-        backwards and rows that stand twice raise `BadLog`.
+        Columns: session (row of `sessions`), step, organic, order, time, item, response (code), position (−1 for
+        none), propensity; sorted by session, time of the request and place in the slate. A step is a slate; an
+        organic row is a request of its own and has the step of the slate that comes after it. `spool` is a folder
+        for temporary files. Rows whose time runs backwards and rows that stand twice raise `BadLog`.
         """
         sessions = self.sessions if sessions is None else sessions
         keyed = sessions.select(
@@ -113,6 +121,7 @@ class SessionIndex:
                 pl.col("time"),
                 pl.col("item"),
                 pl.col("code").cast(pl.UInt8).alias("response"),
+                pl.col("organic"),
                 *(pl.col(name) for name in ("request_id", "step", "position", "propensity") if self.log.has(name)),
             ]
             frames.append(
@@ -137,22 +146,27 @@ class SessionIndex:
         again = rows.filter(
             (pl.col("session").cast(pl.UInt64) * 2**32 + pl.col("item").cast(pl.UInt64)).is_duplicated()
         )
-        twice = again.filter(~pl.struct("session", "time", "item", *place, *slate).is_first_distinct())
+        twice = again.filter(~pl.struct("session", "time", "item", "organic", *place, *slate).is_first_distinct())
         if not twice.is_empty():
             raise BadLog([self._problem("duplicate", twice, sessions, "item_id", "each impression once; remove one")])
         rows = rows.with_row_index("request")
         if slate:
-            first_row = pl.col("request").min().over("session", *slate)
-            rows = rows.with_columns(first_row).sort("session", "request", *place, "order")
-        rows = rows.with_columns(pl.col("request").rle_id().alias("step"))  # counts through all sessions
+            first_row = pl.col("request").min().over("session", "organic", *slate)
+            request = pl.when("organic").then("request").otherwise(first_row)
+            rows = rows.with_columns(request.alias("request")).sort("session", "request", *place, "order")
+        new_slate = (pl.col("request") != pl.col("request").shift()).fill_null(True) & ~pl.col("organic")
+        slates = new_slate.cast(pl.UInt32).cum_sum().over("session")  # (n,) begun in the session up to this row
         propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
+        position = pl.col("position") if self.log.has("position") else pl.lit(None, pl.Int64)
         return rows.select(
             "session",
-            (pl.col("step") - pl.col("step").min().over("session")).alias("step"),
+            (slates - (~pl.col("organic")).cast(pl.UInt32)).alias("step"),
+            "organic",
             "order",
             "time",
             "item",
             "response",
+            pl.when("organic").then(None).otherwise(position).fill_null(-1).cast(pl.Int32).alias("position"),
             propensity.cast(pl.Float32).alias("propensity"),
         )
 

@@ -11,7 +11,7 @@ import polars as pl
 from bcd4rec.errors import InputError
 
 IDS = ("session_id", "item_id")
-OPTIONAL = ("request_id", "position", "category", "propensity")
+OPTIONAL = ("request_id", "position", "category", "propensity", "organic")
 COLUMNS = (*IDS, "timestamp", "step", "response", *OPTIONAL)
 PARQUET_MAGIC = b"PAR1"
 ROW = "#row"  # name of the row number while a file is scanned; a log may have a column `row` of its own
@@ -174,6 +174,7 @@ _EXPECTED = {
     "step": "integers",
     "position": "integers",
     "propensity": "numbers",
+    "organic": "true and false, or 1 and 0",
 }
 
 
@@ -182,6 +183,8 @@ def _usable(name: str, dtype: Any) -> bool:
         return True
     if name in IDS:
         return bool(dtype.is_integer()) or is_text(dtype)
+    if name == "organic":
+        return bool(dtype.is_integer()) or dtype == pl.Boolean
     if name in _EXPECTED:
         return bool(dtype.is_numeric()) or (name == "timestamp" and dtype in (pl.Date, pl.Datetime))
     return bool(dtype.is_numeric()) or dtype == pl.Boolean or is_text(dtype)

@@ -2,6 +2,7 @@
 
 Where rows form slates, every item of a slate is shown in the state before it. A skip leaves a state of positives
 unchanged (s′ = s), so states are far fewer than transitions; each is stored once, and agents encode it once.
+Organic events, which nobody recommended, enter the states and are no transitions; their rows are kept and marked.
 """
 
 from typing import Literal, Self
@@ -14,32 +15,35 @@ from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import HISTORY, PAD, IntArray, States
+from bcd4rec.data.states import PAD, IntArray, States
 
 Index = NDArray[np.int64]
+HELD = 0.95  # share of the sessions whose whole history fits into states of automatic size
+MOST_POSITIVES, MOST_SKIPS = 50, 200  # automatic sizes end here: a table of states grows with them
 
 
 class TransitionConfig(Config):
     """What a state remembers, and what one transition is."""
 
-    history: Literal["positives", "all"] = "positives"
+    history: Literal["positives", "all"] = "all"
     """A state holds the last positive items; `all`: also the last skipped items."""
-    length: int = Field(default=HISTORY, ge=1, le=1000)
-    """L: how many positive items a state holds."""
-    skips: int = Field(default=40, ge=1, le=1000)
-    """S: how many skipped items a state holds when the history is `all`."""
+    length: int | None = Field(default=None, ge=1, le=1000)
+    """L: how many positive items a state holds; by default as many as 95 % of the sessions have, at most 50."""
+    skips: int | None = Field(default=None, ge=0, le=1000)
+    """S: how many skipped items a state holds when the history is `all`; by default as many as 95 % of the sessions
+    have, at most 200."""
     convention: Literal["shown", "chosen"] = "shown"
     """`shown`: every shown item is a transition. `chosen`: one per step, the first positive item or a random skip."""
-    next_state: Literal["item", "slate"] = "item"
-    """`item`: the state after this item's own response. `slate`: the state after the whole slate's responses."""
+    next_state: Literal["item", "slate"] = "slate"
+    """`item`: the state after this item's own response. `slate`: the state in which the next slate is asked for."""
     gamma: float = Field(default=0.9, ge=0.0, le=1.0)
     """γ: the discount of every transition but the last of a session, which has 0."""
 
     @model_validator(mode="before")
     @classmethod
-    def _slates_for_skips(cls, values: dict[str, object]) -> dict[str, object]:
+    def _items_for_positives(cls, values: dict[str, object]) -> dict[str, object]:
         # A state with skips is only ever seen after whole slates, so its successor is one too.
-        return {"next_state": "slate"} | values if values.get("history") == "all" else values
+        return {"next_state": "item"} | values if values.get("history") == "positives" else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -47,17 +51,26 @@ class TransitionConfig(Config):
             raise ValueError("history all needs next_state slate")
         return self
 
-    @property
-    def kept_skips(self) -> int:
-        return self.skips if self.history == "all" else 0
+    def sizes(self, positives: pl.Series, skips: pl.Series) -> tuple[int, int]:
+        """L and S for sessions with these numbers of positive and of skipped rows."""
+        length = max(1, _enough(positives, MOST_POSITIVES)) if self.length is None else self.length
+        kept = _enough(skips, MOST_SKIPS) if self.skips is None else self.skips
+        return length, kept if self.history == "all" else 0
+
+
+def _enough(counts: pl.Series, most: int) -> int:
+    """The smallest size that holds everything of `HELD` of the sessions, at least 1 where there is anything at all."""
+    if counts.sum() == 0:
+        return 0
+    return int(np.clip(np.quantile(counts.to_numpy(), HELD, method="inverted_cdf"), 1, most))
 
 
 class StateTable:
     """Distinct states in order of their first appearance; state 0 is the empty session."""
 
-    def __init__(self, config: TransitionConfig):
-        self.length, self.skips = config.length, config.kept_skips
-        width = self.length + self.skips
+    def __init__(self, length: int, skips: int):
+        self.length, self.skips = length, skips
+        width = length + skips
         self._parts: list[IntArray] = [np.full((1, width), PAD, np.int32)]
         self._known = pl.DataFrame({"key": _keys(self._parts[0]), "id": pl.Series([0], dtype=pl.Int32)})
 
@@ -109,17 +122,33 @@ class Chunk:
 
     def __init__(self, rows: pl.DataFrame, responses: Responses):
         self.item: IntArray = rows["item"].to_numpy()
-        response = rows["response"].to_numpy()
+        response, organic = rows["response"].to_numpy(), rows["organic"].to_numpy()
         self.positive = np.isin(response, [responses.code(name) for name in responses.positive])
+        self.skip = ~self.positive & ~organic  # what nobody recommended cannot be passed over
         new_session = np.diff(rows["session"].to_numpy().astype(np.int64), prepend=-1) != 0
-        new_request = new_session | (np.diff(rows["step"].to_numpy().astype(np.int64), prepend=-1) != 0)
+        new_step = np.diff(rows["step"].to_numpy().astype(np.int64), prepend=-1) != 0
+        new_request = new_session | new_step | organic | np.append(False, organic[:-1])
         self.session = np.cumsum(new_session) - 1  # (n,) which session of the chunk
         self.session_start = np.flatnonzero(new_session)  # (sessions,) first row
         self.request = np.cumsum(new_request) - 1  # (n,) which request of the chunk
         self.request_start = np.flatnonzero(new_request)  # (requests,) first row
-        self.last_request = np.append(new_session[self.request_start][1:], True)  # (requests,) the last of its session
+        self.request_session = self.session[self.request_start]  # (requests,)
+        self._find_next(organic[self.request_start])
         self.liked = np.append(0, np.cumsum(self.positive))  # (n + 1,) positive rows before each row
-        self.skipped = np.append(0, np.cumsum(~self.positive))  # (n + 1,) skipped rows before each row
+        self.skipped = np.append(0, np.cumsum(self.skip))  # (n + 1,) skipped rows before each row
+
+    def _find_next(self, organic: NDArray[np.bool_]) -> None:
+        """`next_request` (requests,): the request in whose state a request ends, or the one behind its session's last.
+
+        A slate ends where the next slate is asked for, after what nobody recommended in between; an organic event ends
+        with itself. `last` (requests,) says that no slate follows in the session.
+        """
+        number = np.arange(len(organic))
+        behind = np.searchsorted(self.request_session, self.request_session, side="right")  # of its session's last
+        slates = np.append(np.flatnonzero(~organic), len(organic))
+        next_slate = slates[np.searchsorted(slates, number, side="right")]
+        self.last = next_slate >= behind
+        self.next_request = np.where(organic, number + 1, np.minimum(next_slate, behind))
 
 
 def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tuple[IntArray, IntArray]:
@@ -139,24 +168,24 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     start = chunk.request_start[chunk.request]
     state = state_before(start, chunk.session)
     if by_slate:
-        end = np.append(chunk.request_start[1:], len(chunk.item))[chunk.request]
+        end = np.append(chunk.request_start, len(chunk.item))[chunk.next_request[chunk.request]]
         return state, state_before(end, chunk.session)
     after = state_before(np.arange(len(chunk.item)) + 1, chunk.session)
     return state, np.where(chunk.positive, after, state)
 
 
 def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntArray]:
-    """(n,) state and next state, where a session has one state before each slate and one after the last."""
+    """(n,) state and next state, where a session has one state before each request and one after the last."""
     ends = np.append(chunk.session_start[1:], len(chunk.item))
     at = np.concatenate([chunk.request_start, ends])  # (requests + sessions,) rows that the states stand before
-    owner = np.concatenate([chunk.session[chunk.request_start], np.arange(len(ends))])
+    owner = np.concatenate([chunk.request_session, np.arange(len(ends))])
     order = np.lexsort((at, owner))
     at, first = at[order], chunk.session_start[owner[order]]
     positives = window(chunk.item[chunk.positive], chunk.liked[at], chunk.liked[first], table.length)
-    skips = window(chunk.item[~chunk.positive], chunk.skipped[at], chunk.skipped[first], table.skips)
+    skips = window(chunk.item[chunk.skip], chunk.skipped[at], chunk.skipped[first], table.skips)
     ids = table.add(np.concatenate([positives, skips], axis=1))
-    before = chunk.request + chunk.session  # (n,) every session before this one has a state more than it has requests
-    return ids[before], ids[before + 1]
+    # Every session before this one has a state more than it has requests.
+    return ids[chunk.request + chunk.session], ids[chunk.next_request[chunk.request] + chunk.session]
 
 
 def chunk_transitions(
@@ -169,7 +198,7 @@ def chunk_transitions(
     else:
         state, next_state = _states_of_positives(chunk, config.next_state == "slate", table)
     reward = np.array([responses.rewards[name] for name in responses.names], np.float32)
-    discount = np.where(chunk.last_request, 0.0, config.gamma).astype(np.float32)
+    discount = np.where(chunk.last, 0.0, config.gamma).astype(np.float32)
     transitions = pl.DataFrame(
         {
             "session": rows["session"],
@@ -181,6 +210,8 @@ def chunk_transitions(
             "next_state": next_state,
             "discount": discount[chunk.request],
             "propensity": rows["propensity"],
+            "position": rows["position"],
+            "organic": rows["organic"],
         }
     )
     if config.convention == "chosen":

@@ -54,11 +54,9 @@ def still_to_come(dataset: Dataset, split: str) -> pl.DataFrame:
     the `items` that were shown later, ascending, and which of them were `liked`."""
     rows = dataset.transitions(split)
     positive = np.isin(rows.response, [dataset.responses.code(name) for name in dataset.responses.positive])
-    shown = pl.DataFrame(
-        {"session": rows.session, "step": rows.step, "state": rows.state, "item": rows.action, "liked": positive}
-    )
-    first = pl.col("step").filter("liked").min().over("session")
-    later = shown.filter(pl.col("step") > first).with_columns(pl.col("state").first().over("session"))
+    shown = pl.DataFrame({"session": rows.session, "state": rows.state, "item": rows.action, "liked": positive})
+    begun = dataset.states.lengths[rows.state] > 0  # something was liked before, recommended or not
+    later = shown.filter(pl.Series(begun)).with_columns(pl.col("state").first().over("session"))
     items = later.group_by("session", "state", "item").agg(pl.col("liked").any()).sort("session", "item")
     sessions = items.group_by("session", "state", maintain_order=True).agg(items="item", liked="liked")
     return sessions.filter(pl.col("liked").list.any())

@@ -111,8 +111,8 @@ def _taught(
 
 
 def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:
-    """The train split of a data set as the log of a rollout: its sessions are numbered from 0."""
-    rows = dataset.transitions("train")
+    """The train split of a data set as the log of a rollout: its sessions are numbered from 0, organic events too."""
+    rows = dataset.events("train")
     places = catalogue(environment).positions_of(dataset.vocabulary)
     if (unknown := np.flatnonzero(places < 0)).size:
         raise InputError(
@@ -124,22 +124,24 @@ def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:
             f"The data set's responses are {', '.join(dataset.responses.names)}, the environment's "
             f"{', '.join(environment.responses.names)}; give the data set that its user was learned from."
         )
-    _, session = np.unique(rows.session, return_inverse=True)
-    shown = {"session_id": session, "step": rows.step, "item_id": places[rows.action], "response": rows.response}
-    table = pl.DataFrame(shown | {"propensity": rows.propensity}).with_columns(
-        pl.col("session_id", "item_id").cast(pl.Int64),
-        pl.col("step").cast(pl.Int32),
-        position=pl.int_range(pl.len(), dtype=pl.Int32).over("session_id", "step"),
+    alone = pl.col("organic") | pl.col("organic").shift()
+    begins = alone | (pl.col("step") != pl.col("step").shift()) | (pl.col("session") != pl.col("session").shift())
+    table = rows.select(
+        session_id=pl.col("session").rle_id().cast(pl.Int64),
+        step=begins.fill_null(True).cast(pl.Int32).cum_sum().over("session") - 1,
+        item_id=pl.Series(places).gather(rows["action"]).cast(pl.Int64),
+        response="response",
         propensity=pl.col("propensity").cast(pl.Float64).fill_nan(None),
-    )
+        organic="organic",
+    ).with_columns(position=pl.int_range(pl.len(), dtype=pl.Int32).over("session_id", "step"))
     return with_ids(as_log(table, environment), environment)
 
 
 def _prepared(log: pl.DataFrame, environment: Environment, rules: RolloutConfig, folder: Path, seed: int) -> Dataset:
     folder.mkdir()
     write_log(log, folder / "log.parquet", environment)
-    history = TransitionConfig(
-        length=rules.length, skips=max(rules.skips, 1), history="all" if rules.skips else "positives"
+    history = TransitionConfig.parse(
+        {"length": rules.length, "skips": rules.skips, "history": "all" if rules.skips else "positives"}, "history"
     )
     config = PrepareConfig(transitions=history, split=SplitConfig(validation=0.1))
     prepare(Log(folder / "log.parquet"), environment.responses, config, folder / "dataset", seed)

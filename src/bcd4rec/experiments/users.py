@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
@@ -97,7 +98,7 @@ def fit_user(
         dataset.vocabulary,
         dataset.responses,
         _support(dataset, config, fitted, selecting),
-        _shapes(dataset, dataset.transitions(played)),
+        _shapes(dataset, played),
         dataset.states.positives.shape[1],
     )
     judged = {HELD_OUT: _answers(dataset, rows, part == JUDGING)} | _later(dataset, config)
@@ -185,22 +186,19 @@ def _played(dataset: Dataset, config: UserConfig) -> str:
     return config.sessions or ("test" if (dataset.sessions["split"] == "test").any() else config.period)
 
 
-def _shapes(dataset: Dataset, rows: Transitions) -> SessionShapes:
-    """The sessions to play are like these."""
-    session = rows.session.astype(np.int64)
-    new = np.diff(session, prepend=-1) != 0
-    request = np.cumsum(new | (np.diff(rows.step.astype(np.int64), prepend=-1) != 0))  # (n,) which one showed an item
-    starts = np.flatnonzero(new)
-    ends = np.append(starts[1:], len(rows))
-    liked = np.append(np.flatnonzero(_positive(dataset, rows)), len(rows))
-    first = liked[np.searchsorted(liked, starts)]  # the first liked row from each start on
-    some = first < ends
-    behind = np.searchsorted(request, request[np.where(some, first, starts)], side="right")  # where the next begins
+def _shapes(dataset: Dataset, split: str) -> SessionShapes:
+    """The sessions to play are like those of this split; what is liked first may be an organic event."""
+    shown, events = dataset.transitions(split), dataset.events(split)
+    positive = [dataset.responses.code(name) for name in dataset.responses.positive]
+    liked = events.filter(pl.col("response").is_in(positive)).unique("session", keep="first", maintain_order=True)
+    sessions, inverse = np.unique(shown.session, return_inverse=True)
+    first = pl.DataFrame({"session": sessions}).join(liked, on="session", how="left", maintain_order="left")["action"]
+    begun = dataset.states.lengths[shown.state] > 0  # (n,) something was liked before
     shapes = SessionShapes(
-        rows.action,
-        (ends - starts).astype(np.int32),
-        np.where(some, rows.action[np.where(some, first, 0)], PAD).astype(np.int32),
-        np.where(some, ends - behind, 0).astype(np.int32),
+        shown.action,
+        np.bincount(inverse).astype(np.int32),
+        first.fill_null(PAD).to_numpy().astype(np.int32),
+        np.bincount(inverse, begun).astype(np.int32),
     )
     if not shapes.later.any():
         raise InputError("No session goes on after its first positive response, so there is none to play.")

@@ -160,8 +160,8 @@ def _slates(
 def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     """The log of the rollout just played, with what the users had clicked before as step 0 of their sessions.
 
-    Nobody recommended these items, so they have no propensity and do not count in rates; but what reads the log
-    needs them to know the states.
+    Nobody recommended these items, so they are `organic`: without propensity, no actions and not in rates; but what
+    reads the log needs them to know the states.
     """
     items = openings(environment, users=0)
     if not items.shape[1]:
@@ -170,9 +170,9 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     liked = "click" if "click" in responses.positive else responses.positive[0]
     click = np.full((len(items), items.shape[1]), responses.code(liked), np.int8)
     opened = as_log(_rows(0, items, np.ones(items.shape, np.float32), click), environment)
-    opened = opened.with_columns(propensity=pl.lit(None, pl.Float64))
+    opened = opened.with_columns(propensity=pl.lit(None, pl.Float64), organic=pl.lit(True))
     later = pl.col("step") + 1
-    moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"))
+    moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"), organic=pl.lit(False))
     return pl.concat([opened, moved], how="diagonal").sort("session_id", "step", "position")
 
 
@@ -222,7 +222,7 @@ def as_log(rows: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     if environment.categories is not None:
         category = pl.Series("category", environment.categories.astype(np.int64)).gather(rows["item_id"])
         columns.append(category.set(category < 0, None))  # an item may have none
-    rest = [name for name in ("propensity", "outside") if name in rows.columns]
+    rest = [name for name in ("propensity", "organic", "outside") if name in rows.columns]
     return rows.select(*columns, *rest).sort("session_id", "step", "position")
 
 

@@ -100,5 +100,6 @@ def clocked(log: pl.DataFrame, today: date, config: TrafficConfig, luck: np.rand
     midnight = pl.lit(today).cast(pl.Datetime("ms"))
     timestamp = (midnight + pl.duration(milliseconds="asked")).alias("timestamp")
     requests = pl.format("{}-{}", "session_id", "step").alias("request_id")
-    rest = [name for name in ("position", "item_id", "response", "category", "propensity") if name in timed.columns]
+    optional = ("position", "item_id", "response", "category", "propensity", "organic")
+    rest = [name for name in optional if name in timed.columns]
     return timed.select("session_id", timestamp, requests, *rest, "asked", "answered")

@@ -15,6 +15,7 @@ from bcd4rec.errors import InputError
 
 SHORT = {"session": "session_id", "item": "item_id", "time": "timestamp", "slate": "request_id"}
 DROP = "drop"
+ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
 MOST_LISTED = 8  # response values without a rule that a message lists
 
 
@@ -24,10 +25,11 @@ class ColumnsReader(Reader):
     text: ClassVar[bool]
 
     map: dict[str, str] = Field(default_factory=dict)
-    """What the file calls session, item, response, time or step, and slate, position, category, propensity, where
-    it has them; a column that already has its canonical name needs no entry."""
+    """What the file calls session, item, response, time or step, and slate, position, category, propensity, organic,
+    where it has them; a column that already has its canonical name needs no entry."""
     responses: dict[str, str] = Field(default_factory=dict)
-    """Which response each value of the response column is, or `drop` to leave its rows out; empty: as they are."""
+    """Which response each value of the response column is, `organic:click` for one that nobody recommended, or `drop`
+    to leave its rows out; empty: as they are."""
     time_unit: Literal["s", "ms", "us"] = "s"
     """Unit of a numeric time, counted from 1970."""
     string_ids: bool = False
@@ -50,6 +52,14 @@ class ColumnsReader(Reader):
             canonical[name] = theirs
         return canonical
 
+    @field_validator("responses")
+    @classmethod
+    def _named(cls, rules: dict[str, str]) -> dict[str, str]:
+        for value, rule in rules.items():
+            if rule == ORGANIC or rule.partition(":")[::2] == (ORGANIC, ""):
+                raise ValueError(f"responses: {value}={rule} names no response; write {value}={ORGANIC}:click")
+        return rules
+
     @property
     def separator(self) -> str:
         return ","
@@ -60,7 +70,8 @@ class ColumnsReader(Reader):
         tables = [self._open(file, reading) for file in log_files(raw)]
         options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids)
         write_canonical(Log(raw, options, tables), out, reading, tick)
-        reading.read["rows"] = reading.kept["impressions"] + sum(reading.dropped.values())
+        kept = reading.kept["impressions"] + reading.kept.get("organic", 0)
+        reading.read["rows"] = kept + sum(reading.dropped.values())
         return reading
 
     def _open(self, file: Path, reading: Reading) -> Table:
@@ -82,7 +93,7 @@ class ColumnsReader(Reader):
         return self._answered(table, reading) if self.responses else table
 
     def _answered(self, table: Table, reading: Reading) -> Table:
-        """The table with its response values translated, and without those that a rule drops."""
+        """The table with its response values translated, without those that a rule drops, organic ones marked."""
         value = pl.col("response").cast(pl.String)
         counts = collect(table, table.frame.group_by(value).len()).drop_nulls().sort("len", "response")[::-1]
         unruled = counts.filter(~pl.col("response").is_in(list(self.responses)))
@@ -98,7 +109,14 @@ class ColumnsReader(Reader):
         for found, rows in counts.filter(pl.col("response").is_in(dropped)).iter_rows():
             reading.drop(f"rows with the response {found}", rows)
         kept = table.frame.filter(value.is_null() | ~value.is_in(dropped))
-        return replace(table, frame=kept.with_columns(value.replace(self.responses).alias("response")))
+        names = {found: response.removeprefix(f"{ORGANIC}:") for found, response in self.responses.items()}
+        organic = [found for found, response in self.responses.items() if response.startswith(f"{ORGANIC}:")]
+        translated = [value.replace(names).alias("response")]
+        if organic:
+            told = pl.col("organic").cast(pl.String) if "organic" in table.columns else pl.lit("false")
+            translated.append(pl.when(value.is_in(organic)).then(pl.lit("true")).otherwise(told).alias("organic"))
+        columns = tuple(dict.fromkeys((*table.columns, *(["organic"] if organic else []))))
+        return replace(table, frame=kept.with_columns(translated), columns=columns)
 
 
 def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick) -> None:
@@ -111,6 +129,8 @@ def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick)
     tick("writing the log", 0.0)
     frames = [frame.select(others if time is None else [*others, time]) for _, frame in log.frames()]
     pl.concat(frames).sink_parquet(out, engine="streaming")
-    columns = [pl.len().alias("impressions"), *(pl.col(name).n_unique() for name in ("session_id", "item_id"))]
-    kept = pl.scan_parquet(out, glob=False).select(columns).collect(engine="streaming").row(0)
-    reading.kept = dict(zip(("impressions", "sessions", "items"), kept, strict=True))
+    organic = pl.col("organic").sum() if log.has("organic") else pl.lit(0)
+    columns = [pl.len(), organic.alias("organic"), *(pl.col(name).n_unique() for name in ("session_id", "item_id"))]
+    rows, found, sessions, items = pl.scan_parquet(out, glob=False).select(columns).collect(engine="streaming").row(0)
+    reading.kept = {"impressions": rows - found} | ({"organic": found} if log.has("organic") else {})
+    reading.kept |= {"sessions": sessions, "items": items}

@@ -33,6 +33,7 @@ from bcd4rec.sim.traffic import TrafficConfig, traffic
 Settings = tuple[tuple[str, Any], ...]  # of a method or a reader, in place of its defaults
 RECSIM_RULES = RolloutConfig(after_skip="exclude", diversity=1.0)  # the same for all policies
 CHECKPOINT_USERS = 500  # whom a checkpoint meets to be chosen
+SIZES = {"length": 10, "skips": 40}  # L and S of every data set here, so that runs on different logs compare
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Checkpoints(Task):
     def make(self, folder: Path, store: Store) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.users, last_epsilon=self.last_epsilon)
-        rules = RECSIM_RULES.model_copy(update={"skips": TransitionConfig().skips})
+        rules = RECSIM_RULES.model_copy(update={"skips": SIZES["skips"]})
         found = []
         for one in learn_online(environment, config, dict(self.settings), rules, self.seed):
             path = folder / f"round-{one.number + 1}"
@@ -117,7 +118,7 @@ class RecSimLog(Task):
     def make(self, folder: Path, store: Store) -> None:
         log = folder / "log.parquet"
         write_log(self.behaviour(self.sessions, self.seed, store), log, InterestEvolution())
-        config = PrepareConfig.parse({"transitions": {"history": self.history}}, "history")
+        config = PrepareConfig.parse({"transitions": SIZES | {"history": self.history}}, "history")
         prepare(Log(log), InterestEvolution().responses, config, folder / "dataset", self.seed)
 
 
@@ -189,7 +190,7 @@ def _prepare_raw(
     reader = READERS[name].parse(options, f"{name} options")
     reading = reader.read(raw, folder / "log.parquet", folder, no_tick).to_json()
     split = SplitConfig(by="time", periods=periods or reader.periods)
-    config = PrepareConfig(transitions=TransitionConfig(history="all"), split=split)
+    config = PrepareConfig(transitions=TransitionConfig.model_validate(SIZES), split=split)
     log = Log(folder / "log.parquet")
     prepare(log, default_responses(log), config, folder / "dataset", seed, reading=reading)
 
