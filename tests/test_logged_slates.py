@@ -586,6 +586,18 @@ def test_evaluate_on_another_split(work, trained):
     done = run("evaluate", "--log", work / "dataset", work / "policy", "--split", "train", "--json")
     assert json.loads(done.stdout)["split"] == "train"
     assert "how well they remember" in done.stderr
+    assert "another data set" not in done.stderr
+
+
+def test_evaluate_says_what_a_reader_has_to_know(work, trained, tmp_path):
+    split = ["--rewards", "skip=0,click=2", "--seed", 5]
+    result("prepare", work / "log.parquet", "--out", tmp_path / "skips", "--history", "all", *split)
+    result("prepare", work / "log.parquet", "--out", tmp_path / "plain", *split)
+    result("train", "popular", tmp_path / "skips", "--out", tmp_path / "policy")
+    done = run("evaluate", "--log", tmp_path / "plain", tmp_path / "policy", "--json")
+    assert json.loads(done.stdout)["policies"][0]["policy"] == "popular"
+    assert "the states of this data set hold 0" in done.stderr
+    assert "was learned from another data set" in done.stderr
 
 
 def test_evaluate_on_a_plain_log(work, trained):

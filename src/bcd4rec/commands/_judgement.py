@@ -35,10 +35,8 @@ def evaluate_log(
     names = names or (["popular"] if learned_from is not None else [])
     bundles = judging.load_bundles(names, learned_from is not None)
     with progress() as tick, judging.open_judged_log(log, split, bundles, learned_from, tick) as judged:
-        if judged.seen_by_policies:
-            say("The policies have learned from the split train, so this says how well they remember, not how good.")
-        for note in judging.blind(bundles, judged.dataset):
-            say(note)
+        for caution in judging.cautions(bundles, judged):
+            say(caution)
         found = judging.judge(names, bundles, judged, learned_from, seed, tick)
         ids = judged.dataset.sessions["session_id"]
     pairs = judging.pairs_of(found)

@@ -44,11 +44,6 @@ class JudgedLog:
     split: str
     whole: bool = False  # a log as it is, all of whose sessions judge
 
-    @property
-    def seen_by_policies(self) -> bool:
-        """Whether what judges is what policies of this data set have learned from."""
-        return self.split == "train" and not self.whole
-
     def cases(self, known: Mask | None, seed: int) -> Cases:
         found = logged_cases(self.dataset, self.split, known if self.whole else None, seed=seed)
         return found if not self.whole else found.named(EVERY)
@@ -133,15 +128,24 @@ def _history(bundles: Mapping[str, Bundle], learned_from: Dataset | None) -> Tra
     return TransitionConfig.parse(values, "history")
 
 
-def blind(bundles: Mapping[str, Bundle], dataset: Dataset) -> list[str]:
-    """Policies that have learned to look at what the states of a data set do not hold, in words."""
-    kept = dataset.states.skips.shape[1]
-    return [
-        f"{name} has learned from the last {skips} skipped items, but the states of this data set hold {kept}; "
-        "it is judged without them."
-        for name, one in bundles.items()
-        if (skips := one.manifest.get("history", {}).get("skips", 0)) > kept
-    ]
+def cautions(bundles: Mapping[str, Bundle], log: JudgedLog) -> list[str]:
+    """What a reader of the numbers has to know, in words."""
+    kept = log.dataset.states.skips.shape[1]
+    found = []
+    if log.split == "train" and not log.whole:
+        found.append("The policies have learned from the split train: this says how well they remember, not how good.")
+    for name, one in bundles.items():
+        if (skips := one.manifest.get("history", {}).get("skips", 0)) > kept:
+            found.append(
+                f"{name} has learned from the last {skips} skipped items, but the states of this data set hold {kept}; "
+                "it is judged without them."
+            )
+        if not log.whole and one.manifest.get("data", {}).get("content_hash") != log.dataset.content_hash:
+            found.append(
+                f"{name} was learned from another data set; where that holds sessions of this split, "
+                "this says how well it remembers them."
+            )
+    return found
 
 
 def judge(
