@@ -117,9 +117,7 @@ def logged_cases(
     if unit != "session":
         begun = dataset.states.positives[rows.state[starts], 0] != PAD
         parts = {FIRST: ~begun, LATER: begun} | parts
-    position: NDArray[np.int32] | None = getattr(rows, "position", None)
-    if position is not None:
-        position = position[taken] if (position[taken] >= 0).all() else None
+    position = rows.position[taken] if (rows.position[taken] >= 0).all() else None
     return Cases(
         unit,
         split,
