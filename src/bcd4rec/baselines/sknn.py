@@ -5,9 +5,10 @@ from typing import ClassVar
 import numpy as np
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.knn_kernels import Doubles, Index, Weights
-from bcd4rec.baselines.session_knn import NeighbourConfig, plain_tables
+from bcd4rec.baselines.session_knn import NeighbourConfig
 from bcd4rec.data.sequences import Sequences
+from bcd4rec.models.knn_kernels import Doubles, Index, Weights
+from bcd4rec.models.session_neighbours import plain_tables
 
 
 @BASELINES.register("sknn")

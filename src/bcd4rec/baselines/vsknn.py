@@ -6,9 +6,10 @@ import numpy as np
 from pydantic import Field
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.knn_kernels import Doubles, Index, Weights
-from bcd4rec.baselines.session_knn import NeighbourConfig, plain_tables
+from bcd4rec.baselines.session_knn import NeighbourConfig
 from bcd4rec.data.sequences import Sequences
+from bcd4rec.models.knn_kernels import Doubles, Index, Weights
+from bcd4rec.models.session_neighbours import plain_tables
 
 
 @BASELINES.register("vsknn")

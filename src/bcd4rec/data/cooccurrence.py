@@ -12,6 +12,7 @@ Doubles = NDArray[np.float64]
 
 RANK = 64  # at most so many directions of taste
 SMALL = 1e-9
+TOLERANCE = 1e-3  # of eigenvalues, relative
 ROTATIONS = 200  # at most so many sweeps of the varimax rotation
 
 
@@ -33,14 +34,15 @@ def item_vectors(sequences: Sequences, n_items: int, rank: int = RANK) -> FloatA
     count only where their eigenvalue lies above the size of the most negative one. The varimax rotation (Kaiser, 1958)
     turns them so that each item lies along few axes, which makes an axis a taste. Items without co-clicks are zero.
     """
-    matrix = _above_chance(incidence(sequences, n_items))
     kept = min(rank, n_items - 2)
     if kept < 1 or not len(sequences.items):
         return np.zeros((n_items, 1), np.float32)
+    matrix = _above_chance(incidence(sequences, n_items))
     rng = np.random.default_rng(0)  # ARPACK draws from it, too, where the matrix falls into separate pieces
     start = rng.standard_normal(n_items)
-    noise = -float(eigsh(matrix, 1, which="SA", v0=start, return_eigenvectors=False, rng=rng)[0])
-    values, vectors = eigsh(matrix, kept, which="LA", v0=start, rng=rng)
+    # The spectrum of a long-tailed catalogue is crowded at its ends, and exact eigenvalues would take minutes.
+    noise = -float(eigsh(matrix, 1, which="SA", v0=start, tol=TOLERANCE, return_eigenvectors=False, rng=rng)[0])
+    values, vectors = eigsh(matrix, kept, which="LA", v0=start, tol=TOLERANCE, rng=rng)
     real = np.flatnonzero(values > max(noise, SMALL))[::-1]
     if not len(real):
         return np.zeros((n_items, 1), np.float32)

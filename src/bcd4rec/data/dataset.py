@@ -119,12 +119,18 @@ class Dataset:
             raise InputError(f"The data set has no transitions in split {split!r}; its splits are {known}.")
         return rows
 
-    def sequences(self, split: str) -> Sequences:
-        """The positive items of each session of one split, also organic ones; sessions without any are left out."""
+    def sequences(self, split: str, chosen: NDArray[np.bool_] | None = None) -> Sequences:
+        """The positive items of each session of one split, also organic ones; sessions without any are left out.
+
+        `chosen` may mark some of `sessions`: then of these alone.
+        """
         positive = [self.responses.code(name) for name in self.responses.positive]
         liked = self.events(split).filter(pl.col("response").is_in(positive))
-        starts = np.flatnonzero(np.diff(liked["session"].to_numpy().astype(np.int64), prepend=-1))
-        return Sequences(liked["action"].to_numpy().astype(np.int32), np.append(starts, len(liked)).astype(np.int64))
+        session, items = liked["session"].to_numpy().astype(np.int64), liked["action"].to_numpy().astype(np.int32)
+        if chosen is not None:
+            session, items = session[chosen[session]], items[chosen[session]]
+        starts = np.flatnonzero(np.diff(session, prepend=-1))
+        return Sequences(items, np.append(starts, len(items)).astype(np.int64))
 
     @classmethod
     def from_frame(

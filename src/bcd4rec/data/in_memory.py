@@ -56,7 +56,10 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
         raise InputError("The sessions hold no items; expected at least one to learn from.")
     if items.min() < 0 or items.max() >= n_items:
         raise ValueError(f"item indices from {items.min()} to {items.max()} in a catalogue of {n_items} items")
-    config, luck = TransitionConfig.parse({"history": "positives", "length": HISTORY}, "history"), generator(0, "chosen")
+    config, luck = (
+        TransitionConfig.parse({"history": "positives", "length": HISTORY}, "history"),
+        generator(0, "chosen"),
+    )
     table = StateTable(HISTORY, 0)
     parts = [chunk_transitions(rows, config, CLICKS, table, luck) for rows in _rows(items, lengths)]
     transitions, states = pl.concat(parts), table.states()

@@ -1,0 +1,208 @@
+"""What a log knows about its items: response rates, popularity, place, and which items are liked together.
+
+Everything here is counted, over all sessions of a split or over some of them: weights that are learned on top of counts
+must be learned on sessions that were not counted, or they trust the counts too much (see `folds`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from bcd4rec.data.cooccurrence import incidence, item_vectors
+from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.states import PAD, FloatArray, IntArray
+
+Doubles = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+NEIGHBOURS = 100  # of each item, the most similar ones; a session's evidence is a sum over its items' neighbours
+PAIR_PRIOR = 5.0  # sessions that are added to both items' counts in a similarity, so that one session proves little
+STEPS = 3  # items so many places later still count as followers, the n-th by 1/n
+TASTE_SUPPORT = 5  # an axis of taste is no taste if it is one session: items liked less often have none
+TASTE_RANK = 32
+PLACE_PRIOR = 3.0  # impressions by which an item's usual place is drawn to the middle of its slates
+STRENGTHS = np.geomspace(0.2, 300.0, 25)  # prior strengths that are tried, in expected responses
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A sparse matrix: the neighbours of item j are `items[offsets[j]:offsets[j + 1]]`, with their weights."""
+
+    offsets: NDArray[np.int64]  # (A + 1,)
+    items: IntArray
+    weights: FloatArray
+
+    @classmethod
+    def of(cls, matrix: sparse.csr_matrix, most: int = NEIGHBOURS) -> Self:
+        """The `most` largest entries of each row; among equals the lower columns."""
+        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        order = np.lexsort((matrix.indices, -matrix.data, rows))
+        rank = np.arange(len(rows)) - matrix.indptr[rows]
+        kept = np.sort(order[rank < most])
+        offsets = np.append(0, np.cumsum(np.bincount(rows[kept], minlength=matrix.shape[0]))).astype(np.int64)
+        return cls(offsets, matrix.indices[kept].astype(np.int32), matrix.data[kept].astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The rows of a log that knowledge is counted from. All arrays have one entry for each impression."""
+
+    session: NDArray[np.uint32]
+    item: IntArray
+    positive: Mask
+    target: Mask
+    expected_positive: Doubles  # what the circumstances alone (place, slate size, length of the session) led to expect
+    expected_target: Doubles
+    height: Doubles  # how far above the middle of its slate the item stood, in logarithms of places; 0 without places
+
+    def __getitem__(self, rows: Any) -> Self:
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """One entry, or row, for each item of the catalogue. Nothing known is 0 everywhere."""
+
+    categories: IntArray  # (A,) codes, −1 for none
+    positive: FloatArray  # log of the smoothed lift: positive responses over expected ones
+    target: FloatArray  # the same of the target response
+    popularity: FloatArray  # log of 1 + positive responses, less its mean over impressions
+    shown: FloatArray  # log of 1 + sessions it was shown in, less its mean over impressions
+    height: FloatArray  # where the logging policy put it, drawn to the middle
+    similar: Neighbours  # liked in the same sessions: n_ij / √((n_i + 5)(n_j + 5))
+    followers: Neighbours  # liked next: P(i within the next three | j), drawn to 0
+    tastes: FloatArray  # (A, D) axes of taste
+
+    @property
+    def n_items(self) -> int:
+        return len(self.categories)
+
+    @classmethod
+    def count(cls, rows: Counted, likes: Sequences, categories: IntArray) -> Self:
+        """From impressions, and the positive items of the same sessions, organic ones among them."""
+        n_items = len(categories)
+        # A place to stay that was shown in ten lists of one session was judged once and not ten times.
+        pairs = rows.session.astype(np.int64) * n_items + rows.item
+        _, place, times = np.unique(pairs, return_inverse=True, return_counts=True)
+        weight = 1.0 / times[place]
+
+        def per_item(values: Doubles | Mask) -> Doubles:
+            return np.bincount(rows.item, values * weight, n_items)
+
+        seen = per_item(np.ones(len(pairs)))
+        liked = np.bincount(likes.items, minlength=n_items)
+        clicks = incidence(likes, n_items)
+        return cls(
+            categories,
+            log_lift(per_item(rows.positive), per_item(rows.expected_positive), categories),
+            log_lift(per_item(rows.target), per_item(rows.expected_target), categories),
+            _centred(np.log1p(liked), seen),
+            _centred(np.log1p(seen), seen),
+            (per_item(rows.height) / (seen + PLACE_PRIOR)).astype(np.float32),
+            _similar(clicks),
+            _followers(likes, n_items),
+            _tastes(likes, np.asarray(clicks.sum(axis=0)).ravel()),
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Flat, by name, for a file."""
+        found: dict[str, NDArray[Any]] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Neighbours):
+                found |= {f"{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
+            else:
+                found[field.name] = value
+        return found
+
+    @classmethod
+    def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        def part(name: str) -> Any:
+            if name in arrays:
+                return arrays[name]
+            return Neighbours(*(arrays[f"{name}.{field.name}"] for field in fields(Neighbours)))
+
+        return cls(*(part(field.name) for field in fields(cls)))
+
+
+def folds(sessions: int, count: int, rng: np.random.Generator) -> Iterator[Mask]:
+    """Masks (sessions,) of as many folds: each in turn is left out of the counts, and its rows are learned from."""
+    fold = rng.permutation(sessions) % count
+    for number in range(min(count, max(sessions, 1))):
+        yield fold == number
+
+
+def log_lift(responses: Doubles, expected: Doubles, categories: IntArray) -> FloatArray:
+    """(A,) log((n + m · prior) / (e + m)): n responses where e were expected, drawn to the lift of the item's category.
+
+    The category's lift is drawn to 1 in the same way. How strongly, m, is chosen for both by what explains the counts
+    best, if they are Poisson with a Gamma-distributed lift: a log of few clicks gets a strong prior, and where items
+    do not differ the lifts vanish.
+    """
+    prior = np.ones(len(responses))
+    known = categories >= 0
+    if known.any():
+        groups = int(categories.max()) + 1
+        n, e = (np.bincount(categories[known], counts[known], groups) for counts in (responses, expected))
+        strength = _strength(n, e, np.ones(groups))
+        prior[known] = ((n + strength) / (e + strength))[categories[known]]
+    strength = _strength(responses, expected, prior)
+    return np.log((responses + strength * prior) / (expected + strength)).astype(np.float32)
+
+
+def _strength(n: Doubles, e: Doubles, prior: Doubles) -> float:
+    """The m of `STRENGTHS` under which counts n with expectations e are likeliest."""
+    seen = e > 0
+    n, e, prior = n[seen], e[seen], prior[seen]
+    likelihoods = [
+        np.sum(gammaln(n + m * prior) - gammaln(m * prior) + m * prior * np.log(m / (e + m)) + n * np.log(e / (e + m)))
+        for m in STRENGTHS
+    ]
+    return float(STRENGTHS[int(np.argmax(likelihoods))])
+
+
+def _centred(values: Doubles, weights: Doubles) -> FloatArray:
+    middle = np.average(values, weights=weights) if weights.sum() else 0.0
+    return (values - middle).astype(np.float32)
+
+
+def _similar(clicks: sparse.csr_matrix) -> Neighbours:
+    count = np.asarray(clicks.sum(axis=0)).ravel()
+    together = (clicks.T @ clicks).tocsr()
+    together.setdiag(0)
+    together.eliminate_zeros()
+    scale = sparse.diags(1.0 / np.sqrt(count + PAIR_PRIOR))
+    return Neighbours.of((scale @ together @ scale).tocsr())
+
+
+def _followers(likes: Sequences, n_items: int) -> Neighbours:
+    session = np.repeat(np.arange(len(likes)), likes.lengths)
+    before, after, weight = [np.empty(0, np.int32)], [np.empty(0, np.int32)], [np.empty(0)]
+    for distance in range(1, STEPS + 1):
+        here = np.flatnonzero(session[distance:] == session[:-distance])
+        here = here[likes.items[here] != likes.items[here + distance]]
+        before.append(likes.items[here])
+        after.append(likes.items[here + distance])
+        weight.append(np.full(len(here), 1.0 / distance))
+    pairs = (np.concatenate(before), np.concatenate(after))
+    counts = sparse.coo_matrix((np.concatenate(weight), pairs), (n_items, n_items)).tocsr()
+    total = np.asarray(counts.sum(axis=1)).ravel()
+    return Neighbours.of((sparse.diags(1.0 / (total + PAIR_PRIOR)) @ counts).tocsr())
+
+
+def _tastes(likes: Sequences, sessions: Doubles) -> FloatArray:
+    """(A, D) axes of taste of the items that enough sessions liked."""
+    often = np.flatnonzero(sessions >= TASTE_SUPPORT)
+    place = np.full(len(sessions), PAD, np.int32)
+    place[often] = np.arange(len(often))
+    kept = place[likes.items] != PAD
+    counts = np.append(0, np.cumsum(kept))[likes.offsets]
+    found = item_vectors(Sequences(place[likes.items[kept]], counts), len(often), TASTE_RANK)
+    tastes = np.zeros((len(sessions), found.shape[1]), np.float32)
+    tastes[often] = found
+    return tastes
