@@ -64,6 +64,8 @@ def make_dataset(items: int, sessions: int) -> Dataset:
             "next_state": log["next_state"],
             "discount": np.where(log["step"] < STEPS - 1, GAMMA, 0).astype(np.float32),
             "propensity": np.full(len(log["step"]), 1 / items, np.float32),
+            "position": np.tile(np.arange(SLATE, dtype=np.int32), len(log["step"]) // SLATE),
+            "organic": np.zeros(len(log["step"]), np.bool_),
         }
     )
     manifest = {

@@ -40,6 +40,8 @@ def make_dataset(rows: list[Row], sessions: list[list[int]], n_items: int, gamma
             "next_state": following.astype(np.int32),
             "discount": discount.astype(np.float32),
             "propensity": pl.Series([None] * len(rows), dtype=pl.Float32),
+            "position": np.full(len(rows), -1, np.int32),
+            "organic": np.zeros(len(rows), np.bool_),
         }
     )
     count = int(session.max()) + 1

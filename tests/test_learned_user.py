@@ -27,7 +27,7 @@ from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import compare, contestant
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.results import read_results, session_table
-from bcd4rec.experiments.users import HELD_OUT, FittedUser, fit_user
+from bcd4rec.experiments.users import HELD_OUT, FittedUser, _shapes, fit_user
 from bcd4rec.models.learned_user import LearnedUser, SessionShapes
 from bcd4rec.policies import bundle
 from bcd4rec.sim.environment import EnvironmentOptions
@@ -142,6 +142,29 @@ def test_the_sessions_played_are_those_of_the_test_period(fitted: FittedUser, da
     parts = np.split(found.items, found.offsets[1:-1])
     assert list(zip(shapes.first[found.sessions].tolist(), (one.tolist() for one in parts), strict=True)) == expected
     assert sorted(shapes.shown.tolist()) == sorted(np.unique(rows.session, return_counts=True)[1].tolist())
+
+
+def test_sessions_that_open_with_an_organic_event(tmp_path: Path) -> None:
+    """Session 0 opens with a read, session 1 likes what it is shown, session 2 likes nothing, session 3 one read."""
+    columns = ("session_id", "step", "item_id", "response", "organic")
+    table = [
+        (0, 0, 5, "click", True),
+        (0, 1, 3, "skip", False),
+        (0, 2, 4, "buy", False),
+        (1, 0, 3, "skip", False),
+        (1, 0, 4, "click", False),
+        (1, 1, 5, "skip", False),
+        (2, 0, 4, "skip", False),
+        (3, 0, 6, "click", True),
+    ]
+    pl.DataFrame(table, schema=columns, orient="row").write_parquet(tmp_path / "log.parquet")
+    config = PrepareConfig(split=SplitConfig(validation=0))
+    prepare(Log(tmp_path / "log.parquet"), DIGINETICA, config, tmp_path / "dataset")
+    shapes = _shapes(Dataset.load(tmp_path / "dataset"), "train")
+    assert (shapes.items + 3).tolist() == [3, 4, 3, 4, 5, 4]
+    assert shapes.shown.tolist() == [2, 3, 1]
+    assert shapes.first.tolist() == [2, 1, PAD]
+    assert shapes.later.tolist() == [2, 1, 0]
 
 
 def test_what_follows_a_slate_is_what_later_slates_showed() -> None:

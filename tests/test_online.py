@@ -89,6 +89,36 @@ def test_the_log_of_a_data_set_is_its_train_split(known: Dataset) -> None:
         assert part["position"].to_list() == list(range(len(part)))
 
 
+def test_the_log_of_a_data_set_gives_the_same_data_set_again(tmp_path: Path) -> None:
+    """Also where sessions hold what nobody recommended: before, between and after slates, and the same item twice."""
+    env = InterestEvolution()
+    player = contestant("random", env, None, 0)
+    log = rollout(env, player.policy, 5, 1, player.rules(RULES.model_copy(update={"diversity": 0.0})))
+    read = {"item_id": 7, "response": "click", "category": log.filter(item_id=7)["category"][0], "organic": True}
+    places = [(0, -2), (0, -1), (1, 4), (1, 5), (2, 99), (4, -1)]
+    reads = pl.DataFrame([read | {"session_id": session, "step": step} for session, step in places])
+    shown = log.with_columns(pl.col("step") + pl.when(session_id=1).then(2 * (pl.col("step") > 3)).otherwise(0))
+    columns = [pl.col("session_id").cast(pl.Int64), pl.col("step").cast(pl.Int32), pl.col("item_id").cast(pl.Int64)]
+    whole = pl.concat(
+        [shown, reads.with_columns(*columns, pl.col("category").cast(shown["category"].dtype))], how="diagonal"
+    )
+    whole = whole.sort("session_id", "step", "position").drop("request_id")
+
+    def data(rows: pl.DataFrame, name: str) -> Dataset:
+        rows.write_parquet(tmp_path / f"{name}.parquet")
+        config = PrepareConfig(split=SplitConfig(validation=0))
+        prepare(Log(tmp_path / f"{name}.parquet"), env.responses, config, tmp_path / name, 0)
+        return Dataset.load(tmp_path / name)
+
+    first = data(whole, "first")
+    again = data(logged_rows(first, env), "again")
+    assert first.manifest["counts"]["organic"] == 6
+    assert again.manifest["counts"] == first.manifest["counts"]
+    assert again.frame.equals(first.frame)
+    assert (again.states.positives == first.states.positives).all()
+    assert (again.states.skips == first.states.skips).all()
+
+
 def test_it_goes_on_from_a_log(known: Dataset) -> None:
     env, config = InterestEvolution(), OnlineConfig(rounds=2, users=120, first_epsilon=0.2, last_epsilon=0.0)
     quick = QUICK | {"updates": 50}

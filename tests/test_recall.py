@@ -15,7 +15,7 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.recall import recall
+from bcd4rec.evaluation.recall import recall, still_to_come
 from bcd4rec.policies.uniform import Uniform
 
 ITEMS, SESSIONS, SLATE, LONGEST = 23, 41, 3, 7
@@ -84,6 +84,29 @@ def by_hand(rows: list[Row], dataset: Dataset, policy: LastLiked, x: int) -> tup
         hits.append(len(liked & set(ranked[:x])))
         liked_counts.append(len(liked))
     return hits, liked_counts
+
+
+def test_what_was_liked_without_being_recommended_is_a_beginning(tmp_path: Path) -> None:
+    """Session 0 opens with a read, so that its first slate comes later; session 1 has to like something first."""
+    columns = ("session_id", "step", "item_id", "response", "organic")
+    table = [
+        (0, 0, 5, "click", True),
+        (0, 1, 3, "click", False),
+        (0, 2, 4, "skip", False),
+        (1, 0, 3, "click", False),
+        (1, 1, 4, "buy", False),
+        (1, 2, 6, "click", True),
+    ]
+    pl.DataFrame(table, schema=columns, orient="row").write_parquet(tmp_path / "log.parquet")
+    config = PrepareConfig(split=SplitConfig(validation=0))
+    prepare(Log(tmp_path / "log.parquet"), DIGINETICA, config, tmp_path / "dataset")
+    dataset = Dataset.load(tmp_path / "dataset")
+    ids = dataset.items["item_id"].to_list()
+    found = still_to_come(dataset, "train")
+    assert [[ids[item] for item in items] for items in found["items"]] == [[3, 4], [4]]
+    assert found["liked"].to_list() == [[True, False], [True]]
+    states = dataset.states.positives[found["state"].to_numpy()]
+    assert [[ids[item] for item in row if item != PAD] for row in states] == [[5], [3]]
 
 
 @pytest.mark.parametrize(("x", "history"), [(1, "positives"), (3, "positives"), (3, "all"), (50, "all")])

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.storage.records import Feedback, Impression
 from bcd4rec.serving.storage.store import open_store
@@ -73,7 +74,8 @@ def test_postgresql(folder: Path, postgres: PostgresServer, tmp_path: Path) -> N
         until(lambda: storage(server)["connected"] and storage(server)["pending"] == 0)
     out = tmp_path / "logs.parquet"
     found = result("logs", "export", "--database", postgres.url, "--out", out, "--integer-items")
-    assert (found["sessions"], found["requests"], found["impressions"]) == (3, 6, 3 + 2 + 2 + 22 + 2 + 21 + 1)
+    assert (found["sessions"], found["requests"], found["organic"]) == (3, 5, 2)
+    assert found["impressions"] == 3 + 2 + 22 + 2 + 21 + 1
     log = pl.read_parquet(out)
     shown = log.filter(pl.col("request_id") == first["request_id"])
     assert shown["item_id"].to_list() == [liked, skipped, open_]
@@ -151,14 +153,18 @@ def test_sessions_that_are_told_in_the_request_are_exported_with_their_policy(fo
             server.feedback(answers[-1]["request_id"], **{f"i{items(answers[-1])[1]}": "click"})
     out, database = tmp_path / "logs.parquet", tmp_path / "store.sqlite"
     found = result("logs", "export", "--database", database, "--out", out, "--policy", version)
-    assert (found["sessions"], found["requests"], found["propensities"]) == (12, 24, 36)
-    assert found["responses"] == {"skip": 12 + 24, "click": 24 + 12, "buy": 0}
+    assert (found["sessions"], found["requests"], found["propensities"]) == (12, 12, 36)
+    assert (found["impressions"], found["organic"]) == (36, 36)
+    assert found["responses"] == {"skip": 24, "click": 12, "buy": 0}
     assert found["dropped"]["sessions_of_several_policies"] == 0
     one = pl.read_parquet(out).filter(pl.col("session_id") == answers[0]["session_id"])
     assert one["item_id"].to_list() == ["4", "6", "9", *map(str, items(answers[0]))]
     assert one["response"].to_list() == ["click", "skip", "click", "skip", "click", "skip"]
     assert one["policy"].to_list() == ["told"] * 3 + [version] * 3
-    assert one["propensity"].is_null().to_list() == [True] * 3 + [False] * 3
-    made = result("prepare", out, "--out", tmp_path / "dataset", "--history", "all")
-    assert (made["sessions"], made["transitions"]) == (12, 72)
+    assert one["propensity"].is_null().to_list() == one["organic"].to_list() == [True] * 3 + [False] * 3
+    made = result("prepare", out, "--out", tmp_path / "dataset")
+    assert (made["sessions"], made["transitions"], made["organic"]) == (12, 36, 36)
+    data = Dataset.load(tmp_path / "dataset")
+    states = data.states.positives[data.transitions("train").state]
+    assert {tuple(data.vocabulary.id(int(item)) for item in row if item >= 0) for row in states} == {("4", "9")}
     assert "no impressions" in fails("logs", "export", "--database", database, "--out", out, "--policy", "x", "--force")

@@ -478,6 +478,8 @@ def test_what_a_session_brought_along_is_of_no_policy(url: str, tmp_path: Path) 
     store.close()
     found, log = log_of(url, tmp_path, Selection(policy="v1"))
     assert log["request_id"].unique(maintain_order=True).to_list() == ["r0", "r1"]
+    assert log["organic"].to_list() == [True] * 3 + [False] * 3
+    assert (found["requests"], found["impressions"], found["organic"]) == (1, 3, 3)
     assert (found["sessions"], found["dropped"]["sessions_of_several_policies"]) == (1, 1)
 
 

@@ -33,7 +33,7 @@ def dataset_of(environment: InterestEvolution, folder: Path, convention: str = "
     rules = RolloutConfig(exploration=Exploration(kind="epsilon", epsilon=1.0))
     log = rollout(environment, Uniform(23), 30, 0, rules).with_columns(pl.col("item_id") + shift)
     log.filter(pl.col("item_id") != 4).write_parquet(folder / "log.parquet")  # the data set does not know item 4
-    config = TransitionConfig.parse({"convention": convention, "gamma": GAMMA, "history": "all"}, "test")
+    config = TransitionConfig.parse({"convention": convention, "gamma": GAMMA, "skips": 40}, "test")
     prepare(Log(folder / "log.parquet"), RECSIM, PrepareConfig(transitions=config), folder / "dataset")
     return Dataset.load(folder / "dataset")
 

@@ -74,7 +74,7 @@ def _microseconds(text: str | None, option: str) -> int | None:
 
 
 def _pairs(found: dict[str, Any]) -> list[tuple[str, str]]:
-    shown = {name: found[name] for name in ("sessions", "requests", "impressions")}
+    shown = {name: found[name] for name in ("sessions", "requests", "impressions", "organic")}
     shown |= {f"response {name}": count for name, count in found["responses"].items()}
     shown |= {"with a propensity": found["propensities"]}
     shown |= {f"dropped: {name.replace('_', ' ')}": count for name, count in found["dropped"].items()}

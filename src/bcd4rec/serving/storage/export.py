@@ -19,7 +19,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.queries import Selection
-from bcd4rec.serving.storage.records import strongest
+from bcd4rec.serving.storage.records import TOLD, strongest
 
 CHUNK_ROWS = 100_000  # rows of the log that are in memory at once
 PATIENCE = 10.0  # seconds to wait for another process's lock
@@ -34,6 +34,7 @@ SCHEMA: dict[str, Any] = {
     "propensity": pl.Float64,
     "policy": pl.String,
     "arm": pl.String,
+    "organic": pl.Boolean,  # what a session brought along: nobody here recommended it
 }
 
 
@@ -61,7 +62,7 @@ def export_log(
     finally:
         connection.close()
     names = {name: counts[f"response {name}"] for name in responses.names}
-    plain = {name: counts[name] for name in ("sessions", "requests", "impressions", "propensities")}
+    plain = {name: counts[name] for name in ("sessions", "requests", "impressions", "organic", "propensities")}
     return {"database": database.name, "log": str(out)} | plain | {"responses": names, "dropped": dropped}
 
 
@@ -100,7 +101,7 @@ def _write(
     with _writer(path, suffix) as write:
         while rows := list(_until(slates, CHUNK_ROWS)):
             write(_frame(rows, integer_items))
-            tick("writing impressions", counts["requests"] / total)
+            tick("writing impressions", counts["read"] / total)
     return counts
 
 
@@ -118,16 +119,17 @@ def _slates(rows: Iterator[Row], responses: Responses, counts: Counter[str]) -> 
     for _, group in itertools.groupby(rows, key=lambda row: row[0]):
         feedback = list(group)
         request, session, step, policy, arm, time_us, items, propensities, *_ = feedback[0]
-        answers = _answers(feedback, responses)
+        answers, organic = _answers(feedback, responses), arm == TOLD
         slate = []
         for place, (item, propensity) in enumerate(zip(json.loads(items), json.loads(propensities), strict=True)):
             response = strongest(found, responses.rewards)[0] if (found := answers.pop(item, None)) else skip
-            slate.append((session, request, step, time_us, place, item, response, propensity, policy, arm))
-            counts[f"response {response}"] += 1
+            slate.append((session, request, step, time_us, place, item, response, propensity, policy, arm, organic))
+            counts[f"response {response}"] += not organic
             counts["propensities"] += propensity is not None
         counts["not shown"] += sum(map(len, answers.values()))
-        counts["requests"] += 1
-        counts["impressions"] += len(slate)
+        counts["read"] += 1
+        counts["requests"] += not organic
+        counts["organic" if organic else "impressions"] += len(slate)
         yield slate
 
 
