@@ -16,13 +16,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.quantile_agent import Batch, QuantileAgent, Update, seeded
+from bcd4rec.agents.evidence_agent import EvidenceAgent
+from bcd4rec.agents.learner import Batch, Update, seeded
+from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.states import FloatArray
 from bcd4rec.errors import InputError
 from bcd4rec.models.behaviour import BehaviourModel, fit_behaviour
 from bcd4rec.models.pretraining import pretrain, standardise
+from bcd4rec.models.response_regression import fit_response
 from bcd4rec.seeding import generator
 
 Notify = Callable[[str, float], None]  # what is being trained, and the loss of its last epoch
@@ -71,14 +74,20 @@ class Trainer:
     ):
         self.config, self.seed, self.step = config, seed, 0
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
-        self.transitions = dataset.transitions("train")
         self.validation = _validation_states(dataset, seed)
         self.bounds = _return_bounds(dataset)
-        # A checkpoint holds what pre-training gave, so nothing is trained twice.
+        # A checkpoint holds what pre-training gave, so nothing is trained twice; evidence is only counted, and quickly.
         untrained = {"pretraining": "none", "behaviour_epochs": 0} if checkpoint else {}
         start = config.model_copy(update=untrained)
-        self.agent = build_agent(start, dataset, self.transitions, seed, notify, None if checkpoint else shared)
-        self.agent.config = config
+        self.agent: QuantileAgent | EvidenceAgent
+        if config.evidence:
+            self.agent = build_evidence_agent(config, dataset, seed, notify)
+            self.transitions, self.usable = self.agent.transitions, self.agent.usable
+        else:
+            self.transitions = dataset.transitions("train")
+            self.usable = np.arange(len(self.transitions))
+            self.agent = build_agent(start, dataset, self.transitions, seed, notify, None if checkpoint else shared)
+            self.agent.config = config
         if checkpoint:
             self._resume(checkpoint)
 
@@ -101,7 +110,7 @@ class Trainer:
         """(target_every, B) the rows of the period that `step` lies in: a function of the seed and the period."""
         period = self.step // self.config.target_every
         shape = (self.config.target_every, self.config.batch_size)
-        plan = generator(self.seed, "batches", period).integers(len(self.transitions), size=shape)
+        plan = self.usable[generator(self.seed, "batches", period).integers(len(self.usable), size=shape)]
         self.agent.begin_period(self.transitions.next_state[plan.ravel()], copy_target)
         return plan
 
@@ -144,6 +153,7 @@ def take(transitions: Transitions, rows: NDArray[np.int64]) -> Batch:
         transitions.reward[rows],
         transitions.next_state[rows],
         transitions.discount[rows],
+        rows.astype(np.int32),
     )
 
 
@@ -161,6 +171,16 @@ def build_agent(
     mean = float(transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
     offset = mean * _discounted_steps(transitions, dataset.gamma)
     return QuantileAgent(config, dataset.states, embeddings, behaviour, seed, mean, offset)
+
+
+def build_evidence_agent(
+    config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent
+) -> EvidenceAgent:
+    """Count the evidence, fit the response model, and set up the network on top of it."""
+    model, sample = fit_response(dataset, seed, lambda stage, share: notify(f"response model, {stage}", share))
+    mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
+    offset = mean * _discounted_steps(sample.transitions, dataset.gamma)
+    return EvidenceAgent(config, dataset, model, sample, seed, offset)
 
 
 PRETRAINING = ("pretraining", "pretraining_epochs", "dimension", "negatives", "embedding_scale")  # what it depends on
@@ -287,9 +307,11 @@ def check(report: Report, bounds: tuple[float, float], config: AgentConfig) -> N
             )
 
 
-def _parts(agent: QuantileAgent) -> dict[str, Any]:
+def _parts(agent: QuantileAgent | EvidenceAgent) -> dict[str, Any]:
     """All that changes in training, by name."""
     parts: dict[str, Any] = {"network": agent.network, "target": agent.target, "optimiser": agent.optimiser}
+    if isinstance(agent, EvidenceAgent):
+        return parts
     if agent.behaviour is not None:
         parts["behaviour"] = agent.behaviour
     if agent.behaviour_optimiser is not None:
@@ -297,7 +319,7 @@ def _parts(agent: QuantileAgent) -> dict[str, Any]:
     return parts
 
 
-def _tensors(agent: QuantileAgent) -> dict[str, Tensor]:
+def _tensors(agent: QuantileAgent | EvidenceAgent) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for part, value in _parts(agent).items():
         if isinstance(value, torch.optim.Optimizer):
@@ -308,7 +330,7 @@ def _tensors(agent: QuantileAgent) -> dict[str, Tensor]:
     return tensors
 
 
-def _restore(agent: QuantileAgent, tensors: dict[str, Tensor]) -> None:
+def _restore(agent: QuantileAgent | EvidenceAgent, tensors: dict[str, Tensor]) -> None:
     for part, value in _parts(agent).items():
         named = {name.removeprefix(f"{part}."): one for name, one in tensors.items() if name.startswith(f"{part}.")}
         if isinstance(value, torch.optim.Optimizer):

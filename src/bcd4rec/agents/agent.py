@@ -16,6 +16,25 @@ class AgentConfig(QNetworkConfig):
     The named agents override `head` and `beta` and nothing else. γ and L come with the data set.
     """
 
+    evidence: bool = Field(
+        default=True,
+        description="Values over what log and session say about an item, starting at the response model's; "
+        "false: the paper's network over embeddings alone.",
+    )
+    shrink: float = Field(
+        default=1.0,
+        ge=0,
+        description="How strongly values are drawn to the response model's; with evidence only.",
+    )
+    rewards: Literal["model", "logged"] = Field(
+        default="model",
+        description="Next rewards drawn from the response model, free of the place in the slate, or those of the log.",
+    )
+    next_actions: int = Field(
+        default=32,
+        ge=1,
+        description="The best next action is sought among so many allowed ones, the best by the response model.",
+    )
     beta: float = Field(
         default=0.0,
         ge=0,
@@ -73,7 +92,7 @@ class AgentConfig(QNetworkConfig):
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     clip: float = Field(default=10.0, gt=0, description="Largest norm of a gradient.")
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
-    updates: int = Field(default=1250, ge=1, description="How many updates.")
+    updates: int = Field(default=1000, ge=1, description="How many updates.")
 
     def shape(self) -> QNetworkConfig:
         """The part that the Q-network, and so the saved policy, needs."""

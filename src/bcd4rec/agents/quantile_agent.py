@@ -1,9 +1,6 @@
 """The one implementation behind all named agents: quantile Q-learning with double Q and a batch constraint."""
 
-import contextlib
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,40 +9,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bcd4rec.agents.agent import AgentConfig
+from bcd4rec.agents.learner import Batch, Learner, Update, move, seeded
 from bcd4rec.constraint import AllowedSets, allowed_mask, behaviour_sets, constrained_argmax
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.losses import quantile_huber
 from bcd4rec.models.behaviour import BehaviourModel
-from bcd4rec.models.heads import midpoints
 from bcd4rec.models.q_network import QNetwork, as_tensor
 from bcd4rec.policies.quantile_policy import QuantilePolicy
-from bcd4rec.seeding import generator, stream_seed
 
 ENCODE_ROWS = 1024  # states encoded at once when many are
 VALUES_AT_ONCE = 2**24  # values of state and item pairs held at once, so that memory does not grow with A
 
 
-@dataclass(frozen=True)
-class Batch:
-    """B transitions; states are rows of the agent's table of states."""
-
-    state: IntArray
-    action: IntArray
-    reward: FloatArray
-    next_state: IntArray
-    discount: FloatArray
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one update saw."""
-
-    loss: float
-    target: float  # mean of the target values, in the unit of the (centred) rewards
-    allowed: float  # share of the catalogue that was allowed as a next action
-
-
-class QuantileAgent:
+class QuantileAgent(Learner):
     """Networks, optimiser and the constraint over a fixed table of states."""
 
     def __init__(
@@ -59,7 +35,8 @@ class QuantileAgent:
         offset: float = 0.0,
         network: QNetwork | None = None,
     ):
-        self.config, self.states, self.seed = config, states, seed
+        super().__init__(config, seed)
+        self.states = states
         self.reward_mean, self.offset = reward_mean, offset
         with seeded(seed, "network"):
             self.network = network if network is not None else QNetwork(embeddings, config.shape())
@@ -100,14 +77,14 @@ class QuantileAgent:
         encoded = self.network.encode_states(self.states[distinct])  # every distinct state once
         states = encoded.index_select(0, torch.from_numpy(inverse))  # its gradient is quicker than that of []
         target, allowed = self._targets(batch, distinct, encoded.detach(), step)
-        taus = self._taus(size, step, "predicted")
+        taus = self._taus(self.network.head, size, step, "predicted")
         actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
         predicted = self.network.head.quantiles(states, actions, taus)
         loss = quantile_huber(predicted, target, taus, self.config.kappa)
-        self._set_rate(step)
+        self._set_rate(self.optimiser, step)
         self._descend(loss, self.optimiser)
         if self.config.target == "polyak":
-            _move(self.target, self.network, self.config.polyak)
+            move(self.target, self.network, self.config.polyak)
         if self.behaviour is not None and self.behaviour_optimiser is not None:
             self._update_behaviour(self.behaviour, self.behaviour_optimiser, batch)
         return Update(loss.item(), float(target.mean()), allowed)
@@ -120,7 +97,7 @@ class QuantileAgent:
         """
         ids, back = np.unique(batch.next_state, return_inverse=True)
         best, allowed = self._best_actions(ids, self.network.preferences(self._complete(ids, known, encoded)))
-        taus = self._taus(len(ids), step, "target")
+        taus = self._taus(self.network.head, len(ids), step, "target")
         values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
         reward = torch.from_numpy(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
         discount = torch.from_numpy(batch.discount * np.float32(self._foresight(step))).unsqueeze(1)
@@ -151,35 +128,6 @@ class QuantileAgent:
         if self._cached_ids is None:
             return self.target.encode_states(self.states[ids])
         return self._cached_states[torch.from_numpy(np.searchsorted(self._cached_ids, ids))]
-
-    def _taus(self, size: int, step: int, name: str) -> Tensor:
-        """(size, K) fractions: drawn anew, or the midpoints where the head knows no others."""
-        head = self.network.head
-        if not head.samples_taus:
-            return midpoints(head.count).expand(size, -1)
-        draw = generator(self.seed, "taus", name, step).random((size, head.count), dtype=np.float32)
-        return torch.from_numpy(draw)
-
-    def _foresight(self, step: int) -> float:
-        """The share of the discount that counts: next values say nothing before rewards have shaped them.
-
-        Where a log hardly explores, values that bootstrap from the first update on may settle on a network that holds
-        all items alike.
-        """
-        until = self.config.warm_up * self.config.updates
-        return min(1.0, step / until) if until else 1.0
-
-    def _set_rate(self, step: int) -> None:
-        """Values chase their own targets and never settle at a constant rate, so the rate falls."""
-        left = 1.0 - self.config.decay * step / self.config.updates
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * left
-
-    def _descend(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(optimiser.param_groups[0]["params"], self.config.clip)
-        optimiser.step()
 
     def _update_behaviour(self, model: BehaviourModel, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
         distinct, owner = np.unique(batch.state, return_inverse=True)
@@ -214,21 +162,7 @@ class QuantileAgent:
         return QuantilePolicy(network, self.offset, copy.deepcopy(self.behaviour), beta, self.config.constraint)
 
 
-@contextlib.contextmanager
-def seeded(seed: int, *names: str | int) -> Iterator[None]:
-    """Within the block torch draws from the stream called `names`; outside of it nothing has changed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, *names) % 2**63)
-        yield
-
-
 def _twin(network: QNetwork) -> QNetwork:
     """A copy without gradients; frozen embeddings are shared, since they never differ."""
     shared = {id(network.embeddings): network.embeddings} if network.config.freeze_embeddings else {}
     return copy.deepcopy(network, shared).requires_grad_(False)
-
-
-@torch.no_grad()
-def _move(target: QNetwork, network: QNetwork, share: float) -> None:
-    pairs = [(old, new) for old, new in zip(target.parameters(), network.parameters(), strict=True) if old is not new]
-    torch._foreach_lerp_([old for old, _ in pairs], [new for _, new in pairs], share)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.quantile_agent import Batch, QuantileAgent, seeded
+from bcd4rec.agents.learner import Batch, seeded
+from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.fitting import agents
@@ -123,12 +124,12 @@ def _transitions(log: pl.DataFrame, environment: InterestEvolution, first: int, 
         reward.to_numpy(),
         np.where(last, state, state + users).astype(np.int32),
         np.where(last, 0.0, gamma).astype(np.float32),
+        np.arange(len(state), dtype=np.int32),
     )
 
 
 def _joined(parts: list[Batch]) -> Batch:
-    names = ("state", "action", "reward", "next_state", "discount")
-    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in Batch.__dataclass_fields__))
 
 
 def _learn(

@@ -52,7 +52,7 @@ class Evidence:
 
     def __init__(self, knowledge: Knowledge, likes: Sequences):
         self.knowledge = knowledge
-        self.neighbours = SessionNeighbours(SequenceAndTime(), likes, knowledge.n_items)
+        self.neighbours = SessionNeighbours(SequenceAndTime.parse({}, "defaults"), likes, knowledge.n_items)
         categories = knowledge.categories
         known = np.flatnonzero(categories >= 0).astype(np.int32)
         order = known[np.argsort(categories[known], kind="stable")]

@@ -25,8 +25,8 @@ VOTES, VOTED = range(21, 23)
 COLUMNS = 23
 OWN = 5
 
-# Similarities and shares are small numbers whose differences matter near 0, so logarithms are taken of multiples.
-SIMILARITY_SCALE, FOLLOWING_SCALE = 10.0, 100.0
+# Similarities, shares and votes are small numbers whose differences matter near 0, so logarithms are taken of multiples.
+SIMILARITY_SCALE, FOLLOWING_SCALE, VOTES_SCALE = 10.0, 100.0, 100.0
 
 
 class Items(NamedTuple):
@@ -190,7 +190,7 @@ def _category_row(category: int, session: Session, boards: Boards, row: FloatArr
 
 @kernel
 def _votes_row(votes: float, row: FloatArray) -> None:
-    row[VOTES] = np.log1p(votes)
+    row[VOTES] = np.log1p(VOTES_SCALE * votes)
     row[VOTED] = 1.0 if votes > 0.0 else 0.0
 
 

@@ -1,0 +1,246 @@
+"""Quantile Q-learning over evidence: the response model, and what a session is worth beyond the next response."""
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor
+
+from bcd4rec.agents.agent import AgentConfig
+from bcd4rec.agents.learner import Batch, Learner, Update, move, seeded
+from bcd4rec.constraint import mask_values
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.losses import quantile_huber
+from bcd4rec.models.evidence import Evidence, summary
+from bcd4rec.models.evidence_kernels import COLUMNS, LIKED
+from bcd4rec.models.evidence_network import INPUTS, EvidenceNetwork
+from bcd4rec.models.heads import midpoints
+from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, logistic
+from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
+from bcd4rec.seeding import generator
+
+AT_ONCE = 512  # states whose whole catalogue is scored at once
+PAIRS = 2_000_000_000  # state and item pairs that may be scored to find next actions; more states are sampled
+CONTRAST = 10  # random items to each state that the behaviour model is told apart from
+CONTRAST_STATES = 20_000
+FRACTIONS = 32  # quantiles that a policy keeps of a head that knows any
+
+
+@dataclass(frozen=True)
+class EvidenceTable:
+    """All that updates look at, computed once."""
+
+    inputs: FloatArray  # (n, INPUTS) of each transition
+    session: FloatArray  # (n, SUMMARY) of its state
+    chances: FloatArray  # (R, n) of at least each response, by the response model
+    next_place: IntArray  # (n,) row of the arrays below, −1 where the session ended
+    next_inputs: FloatArray  # (m, C, INPUTS) of the best allowed next actions by the response model
+    next_exists: NDArray[np.bool_]  # (m, C) sets may be smaller than C
+    next_session: FloatArray  # (m, SUMMARY)
+    next_allowed: FloatArray  # (m,) share of the catalogue that is allowed
+
+
+class EvidenceAgent(Learner):
+    """The network, its target and the optimiser over a table of evidence."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        dataset: Dataset,
+        model: ResponseModel,
+        sample: Sample,
+        seed: int,
+        offset: float = 0.0,
+    ):
+        super().__init__(config, seed)
+        self.model, self.states, self.offset = model, dataset.states, offset
+        self.transitions = sample.transitions
+        rewards = dataset.responses.rewards.values()
+        self.unit = max(rewards) - min(rewards)
+        self.reward_mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
+        self.sizes = _sizes(sample.rows)
+        behaviour = fit_behaviour_weights(sample, dataset, seed) if config.beta > 0 else None
+        self.behaviour_weights = None if behaviour is None else BehaviourWeights(behaviour, config.beta)
+        self.table = self._table(sample, dataset)
+        self._tensors = {name: torch.from_numpy(getattr(self.table, name)) for name in self.table.__dataclass_fields__}
+        with seeded(seed, "network"):
+            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines)
+        self.target = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimiser = torch.optim.AdamW(
+            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+
+    def _inputs(self, rows: FloatArray, sessions: FloatArray) -> FloatArray:
+        """(…, INPUTS): the expected reward in the unit of the values, and the evidence at unit size."""
+        rewards = (self.model.weights.of_rows(rows, sessions) - self.reward_mean) / self.unit
+        return np.concatenate([rewards[..., None], rows / self.sizes], axis=-1).astype(np.float32)
+
+    def _table(self, sample: Sample, dataset: Dataset) -> EvidenceTable:
+        shown, states = sample.transitions, dataset.states
+        distinct, inverse = np.unique(shown.state, return_inverse=True)
+        session = summary(states[distinct])[inverse]
+        goes_on = shown.discount > 0
+        keys = sample.fold.astype(np.int64) * len(states) + shown.next_state
+        wanted = np.unique(keys[goes_on])
+        most = max(AT_ONCE, PAIRS // dataset.n_items)
+        if len(wanted) > most:
+            wanted = np.sort(generator(self.seed, "next states").choice(wanted, most, replace=False))
+        place = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
+        found = goes_on & (wanted[place] == keys) if len(wanted) else np.zeros(len(keys), np.bool_)
+        width = min(self.config.next_actions, dataset.n_items)
+        inputs = np.zeros((len(wanted), width, INPUTS), np.float32)
+        exists = np.zeros((len(wanted), width), np.bool_)
+        allowed = np.ones(len(wanted), np.float32)
+        again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
+        for number, evidence in enumerate(sample.evidence):
+            mine = np.flatnonzero(wanted // len(states) == number)
+            for first in range(0, len(mine), AT_ONCE):
+                some = mine[first : first + AT_ONCE]
+                asked = states[wanted[some] % len(states)]
+                items, allowed[some] = self._next_actions(evidence, asked, width, again)
+                exists[some] = items != PAD
+                inputs[some] = self._inputs(evidence.rows(asked, items), summary(asked)[:, None])
+        following = summary(states[wanted % len(states)])
+        where = np.where(found, place, -1).astype(np.int32)
+        # A transition whose next state was not sampled is not learned from; it looks like none that ends a session.
+        self.usable = np.flatnonzero(found | ~goes_on)
+        chances = expit(self.model.weights.logits(sample.rows, session)).astype(np.float32)
+        inputs_of_rows = self._inputs(sample.rows, session)
+        return EvidenceTable(inputs_of_rows, session, chances, where, inputs, exists, following, allowed)
+
+    def _next_actions(
+        self, evidence: Evidence, states: States, width: int, again: bool
+    ) -> tuple[IntArray, FloatArray]:
+        """(B, C) the best allowed items by the response model, `PAD` where there are fewer, and the share allowed."""
+        weights = self.model.weights
+        behaviour = self.behaviour_weights
+        rows = weights.evidence if behaviour is None else np.concatenate([weights.evidence, behaviour.evidence[None]])
+        sums = evidence.sums(states, rows)
+        own = (weights.session @ summary(states).T)[:, :, None]
+        scores = weights.rewards(sums[: len(weights.gains)] + own)
+        share = np.ones(len(states), np.float32)
+        if behaviour is not None:
+            allowed = behaviour.allowed(sums[-1])
+            scores[~allowed] = -np.inf
+            share = allowed.mean(axis=1, dtype=np.float32)
+        if not again:
+            liked, places = np.nonzero(states.positives != PAD)
+            scores[liked, states.positives[liked, places]] = -np.inf
+        best = np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32)
+        return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, np.int32(PAD)), share
+
+    def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
+        if self.config.target == "hard" and copy_target:
+            self.target.load_state_dict(self.network.state_dict())
+
+    def update(self, batch: Batch, step: int) -> Update:
+        """One step of Algorithm 1 on rows of the table."""
+        rows = torch.from_numpy(batch.row.astype(np.int64))
+        target, allowed = self._targets(batch, rows, step)
+        taus = self._taus(self.network.head, len(rows), step, "predicted")
+        states = self.network.states(self._tensors["session"][rows])
+        predicted = self.network.head.quantiles(states, self.network.actions(self._tensors["inputs"][rows]), taus)
+        # A squared error of each of N quantiles weighs a quarter on average: shrinking is in units of one of it.
+        shrink = self.config.shrink * taus.shape[1] / 4 * self.network.surplus()
+        loss = quantile_huber(predicted, target, taus, self.config.kappa)
+        self._set_rate(self.optimiser, step)
+        self._descend(loss + shrink, self.optimiser)
+        if self.config.target == "polyak":
+            move(self.target, self.network, self.config.polyak)
+        return Update(loss.item(), float(target.mean()) * self.unit, allowed)
+
+    @torch.no_grad()
+    def _targets(self, batch: Batch, rows: Tensor, step: int) -> tuple[Tensor, float]:
+        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
+        place = self._tensors["next_place"][rows].long()
+        known = place.clamp(min=0)
+        reward = torch.from_numpy((self._rewards(batch, step) - self.reward_mean) / self.unit).float().unsqueeze(1)
+        if not len(self.table.next_inputs):  # every session ends at once
+            return reward, 1.0
+        inputs = self._tensors["next_inputs"][known]  # (B, C, INPUTS)
+        values = mask_values(inputs @ self.network.preferences(), self._tensors["next_exists"][known])
+        best = inputs[torch.arange(len(rows)), values.argmax(dim=1)]
+        taus = self._taus(self.network.head, len(rows), step, "target")
+        states = self.target.states(self._tensors["next_session"][known])
+        returns = self.target.head.quantiles(states, self.target.actions(best), taus)
+        follows = batch.discount * np.float32(self._foresight(step)) * (place >= 0).numpy()
+        return reward + torch.from_numpy(follows).unsqueeze(1) * returns, float(self.table.next_allowed[known].mean())
+
+    def _rewards(self, batch: Batch, step: int) -> FloatArray:
+        """(B,) the logged rewards, or rewards drawn from the response model, which knows nothing of places and luck.
+
+        A logged reward is one draw, seen again and again, and a place of the slate is in it; the model has averaged over
+        both. Drawn anew in every update, rewards keep their spread, and their mean is the model's.
+        """
+        if self.config.rewards == "logged":
+            return batch.reward
+        weights = self.model.weights
+        luck = generator(self.seed, "rewards", step).random(len(batch.row), dtype=np.float32)
+        reached = luck < self.table.chances[:, batch.row]
+        return (weights.least + weights.gains @ reached).astype(np.float32)
+
+    def mean_value(self, ids: NDArray[np.int64]) -> float:
+        """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
+        policy = self.policy()
+        best = [
+            policy.scores(self.states[ids[at : at + AT_ONCE]]).max(axis=1) for at in range(0, len(ids), AT_ONCE)
+        ]
+        return float(np.concatenate(best).mean())
+
+    @torch.no_grad()
+    def policy(self) -> EvidencePolicy:
+        """The greedy policy."""
+        network = self.network if self.config.serve == "online" else self.target
+        head = network.head
+        count = FRACTIONS if head.samples_taus else head.count
+        taus = midpoints(count).unsqueeze(0)
+        # Quantiles are linear in the entries of state and action, so those of each single entry tell all of them.
+        entries = torch.eye(INPUTS + 1)
+        state = torch.cat((network.weights, torch.ones(1))).expand(INPUTS + 1, -1)
+        rows = head.quantiles(state, entries, taus.expand(INPUTS + 1, -1)).T.numpy()  # (N, INPUTS + 1)
+        nothing = head.quantiles(torch.zeros_like(state), entries, taus.expand(INPUTS + 1, -1)).T.numpy()[:, INPUTS]
+        first, second = network.value[0], network.value[2]
+        unit = np.float32(self.unit)
+        returns = ReturnWeights(
+            rows[:, 0].copy(),
+            (rows[:, 1:INPUTS] * unit / self.sizes).astype(np.float32),
+            rows[:, INPUTS] - nothing,
+            nothing * unit - rows[:, 0] * np.float32(self.reward_mean) + np.float32(self.offset),
+            torch.cat((first.weight, first.bias[:, None]), dim=1).numpy(),
+            torch.cat((second.weight[0], second.bias)).numpy() * unit,
+        )
+        behaviour = self.behaviour_weights
+        if behaviour is not None and not self.config.constrain_serving:
+            behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
+        return EvidencePolicy(self.model, returns, behaviour)
+
+
+def _sizes(rows: FloatArray) -> FloatArray:
+    """(COLUMNS,) root mean squares; a column that is always 0 stays so."""
+    size = np.sqrt(np.mean(rows.astype(np.float64) ** 2, axis=0))
+    return np.where(size > 1e-3, size, np.inf).astype(np.float32)
+
+
+def fit_behaviour_weights(sample: Sample, dataset: Dataset, seed: int) -> FloatArray:
+    """(COLUMNS,) M: log p(a | s) = weights · evidence + constant, by telling logged actions from random items.
+
+    With uniformly drawn contrasts the odds of having been logged are proportional to p(a | s).
+    """
+    shown, rng = sample.transitions, generator(seed, "behaviour")
+    some = rng.permutation(len(shown))[:CONTRAST_STATES]
+    parts, answers = [sample.rows[some]], [np.ones(len(some))]
+    for number, evidence in enumerate(sample.evidence):
+        mine = some[sample.fold[some] == number]
+        items = rng.integers(dataset.n_items, size=(len(mine), CONTRAST), dtype=np.int32)
+        parts.append(evidence.rows(dataset.states[shown.state[mine]], items).reshape(-1, COLUMNS))
+        answers.append(np.zeros(items.size))
+    rows = np.concatenate(parts)
+    sizes = _sizes(rows)
+    inputs = np.concatenate([np.ones((len(rows), 1), np.float32), rows / sizes], axis=1)
+    weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(COLUMNS, PRIOR)))
+    return (weights[1:] / sizes).astype(np.float32)
+

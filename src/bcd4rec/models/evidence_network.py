@@ -1,0 +1,46 @@
+"""Q^τ(s, a) over evidence: an inner product of what the session makes of each column with the columns themselves.
+
+    Q^τ(s, a) = φ(τ) · (w ⊙ x(s, a)),   x = (expected reward, evidence columns), and φ_v(τ) v(s) for the session itself
+
+It starts as the response model: w is 1 for the expected reward and 0 for everything else, so all that is learned is
+what the model misses and what lies beyond the next response. As with the paper's s_τ · a, the mean over quantiles is
+one inner product, and any of the quantile heads fits on top.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bcd4rec.models.evidence import SUMMARY
+from bcd4rec.models.evidence_kernels import COLUMNS
+from bcd4rec.models.heads import HeadName, make_head
+
+HIDDEN = 16
+INPUTS = 1 + COLUMNS
+
+
+class EvidenceNetwork(nn.Module):
+    """Weights of the columns, a small network for the value of the session itself, and a quantile head."""
+
+    def __init__(self, head: HeadName, quantiles: int, cosines: int):
+        super().__init__()
+        self.weights = nn.Parameter(torch.eye(1, INPUTS)[0])
+        self.value = nn.Sequential(nn.Linear(SUMMARY, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        self.head = make_head(head, INPUTS + 1, quantiles, cosines)
+
+    def states(self, sessions: Tensor) -> Tensor:
+        """(B, INPUTS + 1) of session summaries (B, SUMMARY)."""
+        return torch.cat((self.weights.expand(len(sessions), -1), self.value(sessions)), dim=1)
+
+    @staticmethod
+    def actions(inputs: Tensor) -> Tensor:
+        """(…, INPUTS + 1) of inputs (…, INPUTS)."""
+        return nn.functional.pad(inputs, (0, 1), value=1.0)
+
+    def preferences(self) -> Tensor:
+        """(INPUTS,) whose inner product with the inputs ranks the items of any session by mean value."""
+        anywhere = torch.zeros(1, SUMMARY)
+        return self.head.mean_vector(self.states(anywhere))[0, :INPUTS]
+
+    def surplus(self) -> Tensor:
+        """How far the weights have gone from the response model."""
+        return self.weights[1:].square().sum()

@@ -1,0 +1,166 @@
+"""Policies over evidence, in NumPy alone: by the expected reward of the next response, or by learned returns."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.models.evidence import Evidence, summary
+from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
+from bcd4rec.policies.bundle import KINDS, Arrays
+
+
+@dataclass(frozen=True)
+class ReturnWeights:
+    """Quantiles of the return, linear in the expected reward and the evidence: one row for each of N fractions."""
+
+    reward: FloatArray  # (N,) what the expected reward counts
+    evidence: FloatArray  # (N, COLUMNS)
+    session: FloatArray  # (N,) what the session's own value counts
+    constant: FloatArray  # (N,)
+    hidden: FloatArray  # (H, SUMMARY + 1) the network of the session's value: weights and bias of its first layer …
+    output: FloatArray  # (H + 1,) … and of its second
+
+    def session_values(self, states: States) -> FloatArray:
+        """(B,)"""
+        hidden = np.maximum(summary(states) @ self.hidden[:, :-1].T + self.hidden[:, -1], 0.0)
+        values: FloatArray = hidden @ self.output[:-1] + self.output[-1]
+        return values
+
+    def arrays(self) -> Arrays:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class BehaviourWeights:
+    """log p(item | session) of the logging policy, up to a constant: weights · evidence."""
+
+    evidence: FloatArray  # (COLUMNS,)
+    beta: float = 0.0  # items less likely than β times the likeliest are not recommended; 0 allows all
+
+    def allowed(self, logits: FloatArray) -> NDArray[np.bool_]:
+        """(B, A) of logits (B, A); the likeliest item always is."""
+        if self.beta == 0:
+            return np.ones(logits.shape, np.bool_)
+        allowed: NDArray[np.bool_] = logits >= logits.max(axis=1, keepdims=True) + math.log(self.beta)
+        return allowed
+
+
+@KINDS.register("evidence_policy")
+class EvidencePolicy:
+    """Scores are mean returns in the unit of the rewards where returns were learned, else expected next rewards.
+
+    Items that the behaviour model does not allow score −inf; with β = 0 it only explains.
+    """
+
+    def __init__(
+        self, model: ResponseModel, returns: ReturnWeights | None = None, behaviour: BehaviourWeights | None = None
+    ):
+        self.model, self.returns, self.behaviour = model, returns, behaviour
+
+    @property
+    def n_items(self) -> int:
+        return self.model.evidence.n_items
+
+    @property
+    def constrained(self) -> bool:
+        """Whether only items that the behaviour model allows are recommended."""
+        return self.behaviour is not None and self.behaviour.beta > 0
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        evidence, response, returns = self.model.evidence, self.model.weights, self.returns
+        own = (response.session @ summary(states).T)[:, :, None]  # (R, B, 1)
+        if candidates is None:
+            sums = evidence.sums(states, self._stacked())
+        else:
+            sums = np.moveaxis(evidence.rows(states, candidates) @ self._stacked().T, -1, 0)
+        scores = response.rewards(sums[: len(response.gains)] + own)
+        if returns is not None:
+            scores = returns.reward.mean() * scores + sums[len(response.gains)]
+            scores += (returns.session.mean() * returns.session_values(states) + returns.constant.mean())[:, None]
+        if self.constrained:
+            allowed = self._allowed(states, sums if candidates is None else None)
+            scores[~(allowed if candidates is None else np.take_along_axis(allowed, candidates, axis=1))] = -np.inf
+        if candidates is not None:
+            scores[candidates == PAD] = -np.inf
+        return scores
+
+    def _stacked(self) -> FloatArray:
+        """All weights that are asked for at once: of the responses, of the mean return, of the behaviour."""
+        rows = [self.model.weights.evidence]
+        if self.returns is not None:
+            rows.append(self.returns.evidence.mean(axis=0, keepdims=True))
+        if self.behaviour is not None and self.behaviour.beta > 0:
+            rows.append(self.behaviour.evidence[None])
+        return np.concatenate(rows).astype(np.float32)
+
+    def _allowed(self, states: States, sums: FloatArray | None) -> NDArray[np.bool_]:
+        if self.behaviour is None:
+            raise ValueError("the bundle has no behaviour model")
+        logits = self._behaviour_logits(states) if sums is None else sums[-1]
+        return self.behaviour.allowed(logits)
+
+    def _behaviour_logits(self, states: States) -> FloatArray:
+        if self.behaviour is None:
+            raise ValueError("the bundle has no behaviour model")
+        return self.model.evidence.sums(states, self.behaviour.evidence[None])[0]
+
+    def log_likelihood(self, states: States) -> FloatArray:
+        """(B, A) log p of every item under the behaviour model."""
+        logits = self._behaviour_logits(states)
+        logits -= logits.max(axis=1, keepdims=True)
+        return np.asarray(logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)))
+
+    @property
+    def knows_quantiles(self) -> bool:
+        return self.returns is not None and len(self.returns.reward) > 1
+
+    def quantiles(self, states: States, items: IntArray, count: int = 0) -> FloatArray:
+        """(B, N) quantiles of the return of `items` (B,) at N evenly spread fractions, in ascending order.
+
+        N is `count`, or the number that was learned; in between the learned ones they are interpolated.
+        """
+        returns = self.returns
+        if returns is None:
+            raise ValueError("the policy knows no returns")
+        rows = self.model.evidence.rows(states, items[:, None])[:, 0]
+        rewards = self.model.weights.of_rows(rows, summary(states))
+        known = rewards[:, None] * returns.reward + rows @ returns.evidence.T
+        known += returns.session_values(states)[:, None] * returns.session + returns.constant
+        known = np.sort(known, axis=1).astype(np.float32)
+        if not count or count == known.shape[1]:
+            return known
+        have, want = ((np.arange(size) + 0.5) / size for size in (known.shape[1], count))
+        return np.stack([np.interp(want, have, row) for row in known]).astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "least": self.model.weights.least,
+            "returns": self.returns is not None,
+            "beta": None if self.behaviour is None else self.behaviour.beta,
+        }
+
+    def arrays(self) -> Arrays:
+        parts = {"evidence": self.model.evidence.arrays(), "response": self.model.weights.arrays()}
+        if self.returns is not None:
+            parts["returns"] = self.returns.arrays()
+        if self.behaviour is not None:
+            parts["behaviour"] = {"evidence": self.behaviour.evidence}
+        return {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], arrays: Arrays) -> Self:
+        def part(prefix: str) -> Arrays:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+        weights = ResponseWeights.restore(settings["least"], part("response."))
+        model = ResponseModel(Evidence.restore(part("evidence.")), weights)
+        returns = behaviour = None
+        if settings["returns"]:
+            returns = ReturnWeights(**part("returns."))
+        if settings["beta"] is not None:
+            behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
+        return cls(model, returns, behaviour)
