@@ -22,15 +22,14 @@ from pathlib import Path
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
-from bcd4rec.data.transitions import TransitionConfig
-history = TransitionConfig.model_validate({"history": "positives", "length": 10})
 began = time.perf_counter()
-prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(transitions=history), Path(sys.argv[2]), force=True)
+config = prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(), Path(sys.argv[2]), force=True)["config"]
 seconds = time.perf_counter() - began
-print(json.dumps({"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
+gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps({"seconds": seconds, "gib": gib, "length": config["length"], "skips": config["skips"]}))
 """
 
-# The job as one writes it first: sort, walk over the sessions, keep the last ten positive items as a tuple.
+# The job as one writes it first: sort, walk over the sessions, keep the last liked and skipped items as tuples.
 PANDAS = """
 import json, resource, sys, time
 import numpy as np, pandas as pd
@@ -38,15 +37,20 @@ began = time.perf_counter()
 log = pd.read_parquet(sys.argv[1]).head(int(sys.argv[3])).sort_values(["session_id", "timestamp"], kind="stable")
 items = {item: number for number, item in enumerate(np.sort(log["item_id"].unique()))}
 rewards = {"skip": 0.0, "click": 1.0, "buy": 5.0}
+length, skips = int(sys.argv[4]), int(sys.argv[5])
 states, rows = {}, []
 for _, session in log.groupby("session_id", sort=False):
-    history, last = (), len(session) - 1
+    liked, skipped, last = (), (), len(session) - 1
+    state = states.setdefault((liked, skipped), len(states))
     for place, (item, response) in enumerate(zip(session["item_id"], session["response"])):
         action, reward = items[item], rewards[response]
-        after = (history + (action,))[-10:] if reward > 0 else history
-        state = states.setdefault(history, len(states))
-        rows.append((state, action, reward, states.setdefault(after, len(states)), 0.0 if place == last else 0.9))
-        history = after
+        if reward > 0:
+            liked = (liked + (action,))[-length:]
+        else:
+            skipped = (skipped + (action,))[-skips:]
+        after = states.setdefault((liked, skipped), len(states))
+        rows.append((state, action, reward, after, 0.0 if place == last else 0.9))
+        state = after
 pd.DataFrame(rows, columns=["state", "action", "reward", "next_state", "discount"]).to_parquet(sys.argv[2])
 seconds = time.perf_counter() - began
 print(json.dumps({"seconds": seconds, "gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
@@ -91,7 +95,8 @@ def run() -> dict[str, float]:
         write_log(log, ROWS)
         ours = _run(OURS, str(log), f"{folder}/dataset")
         few = max(ROWS // 10, SESSION_ROWS)
-        pandas = _run(PANDAS, str(log), f"{folder}/pandas.parquet", str(few))
+        sizes = (f"{ours[name]:.0f}" for name in ("length", "skips"))
+        pandas = _run(PANDAS, str(log), f"{folder}/pandas.parquet", str(few), *sizes)
     rates = {"bcd4rec prepare": (ROWS, ours), "pandas, a loop over sessions": (few, pandas)}
     table = Table(title="preparing a log", title_justify="left")
     for name in ("", "rows", "rows per second", "peak memory, GiB"):

@@ -31,12 +31,14 @@ class Session:
     session: int
     began: int  # milliseconds after the start of 2016
     queries: list[Query] = field(default_factory=list)
+    views: list[tuple[int, int]] = field(default_factory=list)  # item, timeframe; beyond those of the clicks
 
     def day(self, timeframe: int) -> date:
         return date(2016, 1, 1) + timedelta(days=(self.began + timeframe) // DAY)
 
     def first_day(self) -> date:
-        return min(self.day(query.timeframe) - timedelta(days=query.timeframe // DAY) for query in self.queries)
+        times = [query.timeframe for query in self.queries] + [time for _, time in self.views]
+        return min(self.day(time) - timedelta(days=time // DAY) for time in times)
 
 
 @st.composite
@@ -56,6 +58,8 @@ def diginetica_sessions(draw: st.DrawFn) -> list[Session]:
                 answers[item] = "click" if response == "buy" and item in sold else response
                 sold |= {item} if response == "buy" else set()
             session.queries.append(Query(number, timeframe, answers))
+        view = st.tuples(st.integers(1, 9), st.sampled_from([0, 1, 2, 951, 60_000, DAY]))
+        session.views = draw(st.lists(view, max_size=4))
         sessions.append(session)
     return sessions
 
@@ -75,6 +79,8 @@ def diginetica_rows(sessions: list[Session]) -> dict[str, list[str]]:
                 if response == "buy":
                     order = f"{session.session};NA;{query.timeframe};{day};{len(files['train-purchases.csv'])};{item}"
                     files["train-purchases.csv"].append(order)
+        for item, time in session.views:
+            files["train-item-views.csv"].append(f"{session.session};NA;{item};{time};{session.day(time)}")
     files["product-categories.csv"] = [f"{item};{category(item)}" for item in range(1, 9)]  # item 9 has none
     return files
 
@@ -111,6 +117,20 @@ def diginetica_truth(sessions: list[Session], cut: str = "none") -> list[tuple[A
                     time = (midnight + query.timeframe) * 1000
                     truth.append((session.session, time, item, response, query.query, place, category(item)))
     return truth
+
+
+def diginetica_organic(sessions: list[Session], kept: set[int]) -> list[tuple[Any, ...]]:
+    """(session, time in microseconds since 1970, item) of the views that nobody recommended in the kept sessions."""
+    found = []
+    for session in sessions:
+        midnight = (session.first_day() - date(1970, 1, 1)).days * DAY
+        known: set[int] = set()
+        for item, time in sorted(session.views, key=lambda view: view[1]):
+            shown = any(item in query.answers and query.timeframe <= time for query in session.queries)
+            if session.session in kept and not shown and item not in known:
+                found.append((session.session, (midnight + time) * 1000, item))
+            known.add(item)
+    return found
 
 
 @st.composite

@@ -18,6 +18,7 @@ from bcd4rec.errors import InputError
 from raw_logs import (
     Query,
     Session,
+    diginetica_organic,
     diginetica_rows,
     diginetica_sessions,
     diginetica_truth,
@@ -28,6 +29,11 @@ from raw_logs import (
 )
 
 QUICK = settings(max_examples=25, deadline=None)
+VIEWS = [
+    "views of items that the session had clicked in a query",
+    "views of items that a query had shown and nobody clicked",
+    "views of items that the session had viewed before",
+]
 COLUMNS = ["session_id", "timestamp", "item_id", "response", "request_id", "position", "category"]
 
 
@@ -41,6 +47,8 @@ def read(name: str, raw: Path, **options: Any) -> tuple[pl.DataFrame, Reading]:
 
 
 def rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """The impressions."""
+    frame = frame.filter(~pl.col("organic"))
     return sorted(frame.with_columns(pl.col("timestamp").cast(pl.Int64)).select(COLUMNS).rows(), key=str)
 
 
@@ -53,10 +61,13 @@ def test_diginetica_is_read_back_unchanged(sessions: list[Session], shuffle: int
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(_lists, "CHUNK_ROWS", chunk):
         raw = write_diginetica(Path(folder) / "raw", diginetica_rows(sessions), shuffle)
         frame, reading = read("diginetica", raw, cut="none")
-        assert rows(frame) == sorted(diginetica_truth(sessions), key=str)
-        assert reading.dropped == {}
-        assert reading.kept["impressions"] == frame.height == reading.read["impressions"]
+        truth = diginetica_truth(sessions)
+        assert rows(frame) == sorted(truth, key=str)
+        assert set(reading.dropped) <= set(VIEWS)
+        assert reading.kept["impressions"] == len(truth) == reading.read["impressions"]
         assert reading.kept["sessions"] == len(sessions)
+        assert reading.kept["organic"] == frame.height - len(truth)
+        assert reading.kept["organic"] + sum(reading.dropped.values()) == reading.read["views"]
         in_order = frame.sort("session_id", "timestamp", "position", maintain_order=True)
         assert frame.sort("session_id", maintain_order=True).equals(in_order)
 
@@ -72,6 +83,82 @@ def test_cuts(sessions: list[Session], cut: str) -> None:
     assert reading.dropped.get("impressions below the cut, or in such lists", 0) == len(everything) - len(truth)
     lists = {row[4] for row in everything} - {row[4] for row in truth}
     assert reading.dropped.get("lists without a touched item", 0) == len(lists)
+    assert organic(frame) == sorted(diginetica_organic(sessions, {row[0] for row in truth}))
+    told = sum(reading.dropped.get(why, 0) for why in [*VIEWS, "views in sessions without an impression"])
+    assert reading.kept["organic"] + told == reading.read["views"]
+
+
+@QUICK
+@given(diginetica_sessions(), st.sampled_from([1, 1_000_000]))
+def test_what_no_query_had_shown_is_organic(sessions: list[Session], chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(_lists, "CHUNK_ROWS", chunk):
+        raw = write_diginetica(Path(folder) / "raw", diginetica_rows(sessions))
+        frame, _ = read("diginetica", raw, cut="none")
+        assert organic(frame) == sorted(diginetica_organic(sessions, {one.session for one in sessions}))
+        nobody = frame.filter("organic")
+        assert set(nobody["response"]) <= {"click"}
+        assert nobody.select("request_id", "position").null_count().row(0) == (nobody.height,) * 2
+        without, reading = read("diginetica", raw, cut="none", organic=False)
+        columns = [name for name in frame.columns if name != "timestamp"]  # a view may tell an earlier first day
+        shown = frame.filter(~pl.col("organic")).select(columns).sort("request_id", "position")
+        assert without.select(columns).sort("request_id", "position").equals(shown)
+        assert "views" not in reading.read
+        assert reading.kept["organic"] == 0
+
+
+def test_views_are_told_apart(tmp_path: Path) -> None:
+    """5 is found before a query shows it; 6 is clicked; 7 is shown and not clicked; 4 is never shown; 8 too late."""
+    session = Session(1, 0, [Query(1, 100, {5: "skip", 6: "click", 7: "skip"})])
+    session.views = [(5, 99), (5, 100), (6, 100), (6, 900), (7, 101), (4, 50), (4, 50), (4, 200), (6, 99)]
+    other = Session(2, 0, [Query(2, 10, {8: "skip"})], [(8, 3), (9, 4)])
+    lines = diginetica_rows([session, other])
+    lines["train-item-views.csv"].append("3;NA;5;1;2016-01-01")
+    frame, reading = read("diginetica", write_diginetica(tmp_path, lines))
+    assert [row[1:] for row in organic(frame)] == [
+        (1_451_606_400_050_000, 4),
+        (1_451_606_400_099_000, 5),
+        (1_451_606_400_099_000, 6),
+    ]
+    assert frame["organic"].to_list() == [True, True, True, False, False]  # in the order of time
+    assert reading.read["views"] == 13
+    assert reading.kept["organic"] == 3
+    assert {why: count for why, count in reading.dropped.items() if why.startswith("views")} == {
+        "views in sessions without an impression": 3,
+        "views of items that the session had clicked in a query": 3,
+        "views of items that a query had shown and nobody clicked": 2,
+        "views of items that the session had viewed before": 2,
+    }
+
+
+def test_rare_items_leave_no_session_of_organic_events_alone(tmp_path: Path) -> None:
+    first = Session(1, 0, [Query(1, 100, {5: "click", 6: "skip"})], [(7, 5), (8, 6)])
+    second = Session(2, 0, [Query(2, 100, {5: "click"}), Query(3, 200, {7: "click", 8: "skip"})], [(9, 5)])
+    third = Session(3, 0, [Query(4, 100, {7: "click"})], [(5, 5)])
+    fourth = Session(4, 0, [Query(5, 100, {4: "click"})], [(5, 5)])
+    raw = write_diginetica(tmp_path, diginetica_rows([first, second, third, fourth]))
+    frame, reading = read("diginetica", raw, cut="none", min_support=2)
+    assert [row[::2] for row in organic(frame)] == [(1, 7), (3, 5)]
+    assert reading.kept == {
+        "sessions": 3,
+        "impressions": 4,
+        "organic": 2,
+        "skip": 0,
+        "click": 4,
+        "buy": 0,
+        "items": 2,
+    }
+    assert reading.dropped == {
+        "views of items that the session had clicked in a query": 5,
+        "items with too few impressions": 4,
+        "impressions of such items alone": 3,
+        "sessions of such items alone": 1,
+        "organic events of such items or sessions": 3,
+    }
+
+
+def organic(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    found = frame.filter("organic").with_columns(pl.col("timestamp").cast(pl.Int64))
+    return sorted(found.select("session_id", "timestamp", "item_id").rows())
 
 
 def two_sessions() -> list[Session]:
@@ -115,20 +202,33 @@ def test_options_of_diginetica(tmp_path: Path) -> None:
     lines = diginetica_rows(two_sessions())
     raw = write_diginetica(tmp_path, lines)
     assert read("diginetica", raw, cut="none", sessions="positive")[1].dropped == {
-        "sessions without a positive response": 1
+        "sessions without a positive response": 1,
+        VIEWS[0]: 2,
     }
     bought, reading = read("diginetica", raw, cut="none", sessions="bought", min_support=2)
     assert set(bought["item_id"]) == {5, 6}
     assert reading.dropped == {
+        VIEWS[0]: 2,
         "sessions without a purchase": 1,
         "items with too few impressions": 1,
         "impressions of such items alone": 1,
     }
-    assert reading.kept == {"sessions": 1, "impressions": 4, "skip": 2, "click": 1, "buy": 1, "items": 2}
+    assert reading.kept == {
+        "sessions": 1,
+        "impressions": 4,
+        "organic": 0,
+        "skip": 2,
+        "click": 1,
+        "buy": 1,
+        "items": 2,
+    }
     lines["train-queries.csv"][2] = lines["train-queries.csv"][2].replace("FALSE", "TRUE")
     raw = write_diginetica(tmp_path, lines)
-    assert read("diginetica", raw, cut="none")[1].dropped == {"test queries, whose outcome is withheld": 1}
-    assert read("diginetica", raw, cut="none", test_queries="keep")[1].dropped == {}
+    assert read("diginetica", raw, cut="none")[1].dropped == {
+        "test queries, whose outcome is withheld": 1,
+        VIEWS[0]: 2,
+    }
+    assert read("diginetica", raw, cut="none", test_queries="keep")[1].dropped == {VIEWS[0]: 2}
 
 
 @pytest.mark.parametrize("header", ["sessionId;userId;itemId", "session_id;user_id;item_id"])

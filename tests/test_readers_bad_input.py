@@ -12,6 +12,7 @@ from raw_logs import Query, Session, diginetica_rows, write_diginetica
 from test_cli import result, run, works
 
 DAY = 86_400_000
+FOLLOWED = "views of items that the session had clicked in a query"
 
 
 def sessions() -> list[Session]:
@@ -157,7 +158,7 @@ def test_a_spoilt_file(raw: Path, tmp_path: Path, spoil: Any, words: str) -> Non
 def test_a_byte_order_mark_is_read_over(raw: Path, tmp_path: Path) -> None:
     for file in raw.iterdir():
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    assert dropped(raw, tmp_path, "--set", "cut=none") == {}
+    assert dropped(raw, tmp_path, "--set", "cut=none") == {FOLLOWED: 20}
 
 
 def test_a_last_row_without_a_line_end_is_remarked(raw: Path, tmp_path: Path) -> None:
@@ -231,9 +232,18 @@ def test_faults_that_are_counted(raw: Path, tmp_path: Path, lines: dict[str, lis
         "clicks on items that their query did not show": 1,
         "purchases of items that were not shown before": 2,
         "places with an item that the list has above": 1,
+        FOLLOWED: 20,
     }
     sentence = refused(tmp_path, raw, "--format", "diginetica", "--set", "strict=true", "--force")
     assert sentence.startswith("Found 1 clicks before their query; mend the files")
+
+
+def test_without_views_nothing_is_organic(raw: Path) -> None:
+    (raw / "train-item-views.csv").unlink()
+    found = result("check", raw, "--format", "diginetica")["reading"]
+    assert found["remarks"] == ["train-item-views.csv is missing: what sessions found by themselves is not known"]
+    assert found["kept"]["organic"] == 0
+    assert result("check", raw, "--format", "diginetica", "--set", "organic=false")["reading"]["remarks"] == []
 
 
 def test_sessions_without_views_and_items_without_category(raw: Path, lines: dict[str, list[str]]) -> None:

@@ -79,20 +79,62 @@ def test_the_six_files_have_their_headers(folder: Path) -> None:
     assert {one.name for one in (folder / "raw").iterdir()} == {*FILES, "manifest.json", "origin.json"}
 
 
-def test_reading_the_files_gives_the_canonical_log(folder: Path, raw: Raw, impressions: pl.DataFrame) -> None:
-    log = pl.read_parquet(folder / "log.parquet")
+@pytest.fixture(scope="module")
+def known(folder: Path, raw: Raw) -> pl.DataFrame:
+    """The canonical log without what the files withhold."""
     tests = raw["train-queries.csv"].filter("is.test")
     assert 0 < len(tests) < 60
     withheld = tests.explode("items").select(session_id="sessionId", item_id="items")
-    known = log.join(withheld, on=["session_id", "item_id"], how="anti").select("session_id", "item_id", "response")
+    return pl.read_parquet(folder / "log.parquet").join(
+        withheld, on=["session_id", "item_id"], how="anti", maintain_order="left"
+    )
+
+
+def test_reading_the_files_gives_the_canonical_log(
+    folder: Path, raw: Raw, known: pl.DataFrame, impressions: pl.DataFrame
+) -> None:
+    log = pl.read_parquet(folder / "log.parquet")
+    shown = known.filter(~pl.col("organic")).select("session_id", "item_id", "response")
     found = impressions.select(session_id="sessionId", item_id="itemId", response="response")
     order = ["session_id", "item_id"]
-    assert found.sort(order).equals(known.sort(order))
+    assert found.sort(order).equals(shown.sort(order))
     when = pl.col("eventdate").str.to_datetime("%Y-%m-%d") + pl.duration(milliseconds="timeframe")
     times = impressions.select(session_id="sessionId", item_id="itemId", timestamp=when.cast(pl.Datetime("ms")))
     both = times.join(log, on=order, suffix="_log")
     assert len(both) == len(times)
     assert (both["timestamp"] == both["timestamp_log"]).all()
+    first = raw["train-item-views.csv"].group_by("sessionId").first()
+    opened = first.select(session_id="sessionId", item_id="itemId", timestamp=when.cast(pl.Datetime("ms")))
+    assert opened.sort(order).equals(log.filter("organic").select(opened.columns).sort(order))
+
+
+def test_prepared_from_the_files_it_is_the_data_set_of_the_canonical_log(
+    folder: Path, known: pl.DataFrame, tmp_path: Path
+) -> None:
+    some = known.filter((~pl.col("organic")).any().over("session_id"))  # the only slate of a few is withheld
+    alone = known["session_id"].n_unique() - some["session_id"].n_unique()
+    assert 0 < alone < 20
+    some.write_parquet(tmp_path / "log.parquet")
+    manifests = []
+    for name, logs in {"files": [folder / "raw", "--format", "diginetica", "--set", "cut=none"], "log": []}.items():
+        options = ["--out", tmp_path / name, "--split", "session", "--json"]
+        found = CliRunner().invoke(
+            build("prepare"), ["prepare", *map(str, logs or [tmp_path / "log.parquet"]), *map(str, options)]
+        )
+        assert found.exit_code == 0, found.stderr
+        manifests.append(json.loads((tmp_path / name / "manifest.json").read_text()))
+    assert manifests[0]["counts"] == manifests[1]["counts"]
+    assert manifests[0]["counts"]["organic"] == some["session_id"].n_unique()
+    assert manifests[0]["config"] == manifests[1]["config"]
+    for name in ("positives.npy", "skips.npy", "sessions.parquet", "items.parquet"):
+        one, other = ((tmp_path / kind / name).read_bytes() for kind in ("files", "log"))
+        assert one == other, name
+    files, log = (pl.read_parquet(tmp_path / kind / "transitions.parquet") for kind in ("files", "log"))
+    assert files.drop("propensity").equals(log.drop("propensity"))
+    reading = manifests[0]["reading"]
+    views = sum(count for why, count in reading["dropped"].items() if why.startswith("views"))
+    assert reading["kept"]["organic"] + views == reading["read"]["views"]
+    assert reading["dropped"]["views in sessions without an impression"] >= alone
 
 
 def test_every_click_is_of_a_query_that_showed_the_item_and_later(raw: Raw) -> None:
@@ -103,12 +145,20 @@ def test_every_click_is_of_a_query_that_showed_the_item_and_later(raw: Raw) -> N
     assert not clicks["is.test"].any()
 
 
-def test_every_click_is_followed_by_a_view_and_every_view_follows_a_click(raw: Raw) -> None:
+def test_every_click_is_followed_by_a_view_and_every_other_view_is_of_the_opening(raw: Raw) -> None:
     clicks = raw["train-clicks.csv"].join(raw["train-queries.csv"].select("queryId", "sessionId"), on="queryId")
     views = raw["train-item-views.csv"]
     pairs = views.join(clicks, on=["sessionId", "itemId"], how="full", suffix="_click")
-    assert pairs["timeframe"].null_count() == pairs["timeframe_click"].null_count() == 0
+    assert pairs["timeframe"].null_count() == 0
     assert (pairs["timeframe"] > pairs["timeframe_click"]).all()
+    first = pl.col("itemId").first().over("sessionId")
+    others = views.with_columns(opening=first).join(clicks, on=["sessionId", "itemId"], how="anti")
+    assert (others["itemId"] == others["opening"]).all()
+    assert others["sessionId"].n_unique() == views["sessionId"].n_unique()
+    asked = raw["train-queries.csv"].group_by("sessionId").agg(asked=pl.col("timeframe").min())
+    opened = views.group_by("sessionId").agg(pl.col("timeframe").min()).join(asked, on="sessionId")
+    assert len(opened) == len(asked)
+    assert (opened["timeframe"] < opened["asked"]).all()
     repeated = 1 - len(views.unique(["sessionId", "itemId"])) / len(views)
     assert repeated == pytest.approx(0.159, abs=0.03)
 
@@ -131,9 +181,7 @@ def test_queries_are_numbered_and_timed_in_order_and_show_nothing_twice(raw: Raw
     assert queries.group_by("sessionId").agg(pl.col("userId", "eventdate").n_unique().max()).max().row(0)[1:] == (1, 1)
     shown = queries.explode("items")
     assert len(shown) == len(shown.unique(["sessionId", "items"]))
-    first = queries.group_by("sessionId", maintain_order=True).first()
-    assert set(first["items"].list.len()) == {1}
-    assert set(queries["items"].list.len()) == {1, 5}
+    assert set(queries["items"].list.len()) == {5}
 
 
 def test_items_are_known_and_have_one_category(raw: Raw) -> None:

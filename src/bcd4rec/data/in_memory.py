@@ -17,9 +17,10 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log, default_responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import CHUNK_ROWS
+from bcd4rec.data.state_table import StateTable
 from bcd4rec.data.states import HISTORY, IntArray, States
 from bcd4rec.data.tables import COLUMNS, ROW, Table, pick_columns
-from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
+from bcd4rec.data.transitions import TransitionConfig, chunk_transitions
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 
@@ -60,9 +61,11 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
         TransitionConfig.parse({"history": "positives", "length": HISTORY}, "history"),
         generator(0, "chosen"),
     )
-    table = StateTable(HISTORY, 0)
-    parts = [chunk_transitions(rows, config, CLICKS, table, luck) for rows in _rows(items, lengths)]
-    transitions, states = pl.concat(parts), table.states()
+    distinct: list[IntArray] = []
+    table = StateTable(HISTORY, 0, distinct.append)
+    transitions = pl.concat([chunk_transitions(rows, config, CLICKS, table, luck) for rows in _rows(items, lengths)])
+    positives = np.concatenate(distinct)
+    states = States(positives, np.empty((len(positives), 0), np.int32))
     counts = np.bincount(items, minlength=n_items)
     frames = {
         "items": pl.DataFrame({"item_id": np.arange(n_items), "impressions": counts, "positives": counts}).select(

@@ -17,7 +17,8 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits
-from bcd4rec.data.transitions import StateTable, TransitionConfig, chunk_transitions
+from bcd4rec.data.state_table import StateTable, state_files
+from bcd4rec.data.transitions import TransitionConfig, chunk_transitions
 from bcd4rec.data.warnings import Warned, unknown_items
 from bcd4rec.seeding import generator
 
@@ -55,12 +56,10 @@ def prepare(
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        table = StateTable(length, skips)
-        counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
+        with state_files(folder, length, skips) as write:
+            table = StateTable(length, skips, write)
+            counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
         tick("writing", 0.0)
-        states = table.states()
-        np.save(folder / "positives.npy", states.positives)
-        np.save(folder / "skips.npy", states.skips)
         columns = ("session_id", "split", "start", "end", "rows", "organic")
         sessions.select(columns).write_parquet(folder / "sessions.parquet")
         items = index.items.select("item_id", "category").with_columns(
@@ -75,7 +74,7 @@ def prepare(
             | {"length": length, "skips": skips, "automatic": _automatic(config.transitions)}
             | {"split": config.split.model_dump(), "seed": seed},
             "responses": responses.model_dump(mode="json"),
-            "counts": _counts(sessions, index, counts, len(states)),
+            "counts": _counts(sessions, index, counts, len(table)),
             "dropped": dropped,
             "warnings": [warned.to_json() for warned in _warnings(counts)],
             "clock": log.clock,

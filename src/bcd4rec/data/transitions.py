@@ -9,15 +9,14 @@ from typing import Literal, Self
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, IntArray, States
+from bcd4rec.data.state_table import Index, StateTable
+from bcd4rec.data.states import PAD, IntArray
 
-Index = NDArray[np.int64]
 HELD = 0.95  # share of the sessions whose whole history fits into states of automatic size
 MOST_POSITIVES, MOST_SKIPS = 50, 200  # automatic sizes end here: a table of states grows with them
 
@@ -65,55 +64,14 @@ def _enough(counts: pl.Series, most: int) -> int:
     return int(np.clip(np.quantile(counts.to_numpy(), HELD, method="inverted_cdf"), 1, most))
 
 
-class StateTable:
-    """Distinct states in order of their first appearance; state 0 is the empty session."""
-
-    def __init__(self, length: int, skips: int):
-        self.length, self.skips = length, skips
-        width = length + skips
-        self._parts: list[IntArray] = [np.full((1, width), PAD, np.int32)]
-        self._known = pl.DataFrame({"key": _keys(self._parts[0]), "id": pl.Series([0], dtype=pl.Int32)})
-
-    def add(self, rows: IntArray) -> IntArray:
-        """(n,) ids of the states in `rows` (n, L + S); new states get the next free ids."""
-        keys = pl.DataFrame({"key": _keys(rows)})
-        distinct = keys.with_row_index("row").unique("key", keep="first", maintain_order=True)
-        new = distinct.join(self._known, on="key", how="anti", maintain_order="left")
-        first = len(self._known)
-        ids = pl.int_range(first, first + len(new), dtype=pl.Int32, eager=True)
-        self._known = pl.concat([self._known, new.select("key", ids.alias("id"))])
-        self._parts.append(rows[new["row"].to_numpy()])
-        found: IntArray = keys.join(self._known, on="key", how="left", maintain_order="left")["id"].to_numpy()
-        return found
-
-    def states(self) -> States:
-        table = np.concatenate(self._parts)
-        return States(
-            np.ascontiguousarray(table[:, : self.length]),
-            np.ascontiguousarray(table[:, self.length :]),
-        )
-
-
-def _keys(rows: IntArray) -> pl.Series:
-    """Each row's bytes as one binary value, so that equality of rows is exact and cheap."""
-    rows = np.ascontiguousarray(rows, np.int32)
-    width = rows.shape[1] * rows.itemsize
-    array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(rows), [None, pa.py_buffer(rows)])
-    series = pl.from_arrow(array)
-    assert isinstance(series, pl.Series)  # noqa: S101 (from_arrow of an array is a series; for the type checker)
-    return series
-
-
 def window(items: IntArray, end: Index, first: Index, width: int) -> IntArray:
     """(n, width) the last `width` entries of `items[first:end]` for each pair, oldest first, padded on the right."""
-    if width == 0:
-        return np.empty((len(end), 0), np.int32)
+    if width == 0 or len(items) == 0:
+        return np.full((len(end), width), PAD, np.int32)
     length = np.minimum(end - first, width)
     column = np.arange(width)
-    index = (end - length)[:, None] + column
-    inside = column < length[:, None]
-    padded = np.append(items, np.int32(PAD))
-    result: IntArray = padded[np.where(inside, index, len(items))].astype(np.int32, copy=False)
+    result: IntArray = items.take((end - length)[:, None] + column, mode="clip")
+    result[column >= length[:, None]] = PAD
     return result
 
 
@@ -159,7 +117,8 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     offset = np.cumsum(count) - count
     owner = np.repeat(np.arange(len(count)), count)
     liked = first[owner] + np.arange(len(owner)) - offset[owner]  # (states,) positive rows before the state
-    ids = table.add(window(chunk.item[chunk.positive], liked, first[owner], table.length))
+    items = chunk.item[chunk.positive]
+    ids = table.add(len(liked), lambda some: window(items, liked[some], first[owner[some]], table.length))
 
     def state_before(rows: Index, sessions: Index) -> IntArray:
         found: IntArray = ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
@@ -181,9 +140,15 @@ def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntAr
     owner = np.concatenate([chunk.request_session, np.arange(len(ends))])
     order = np.lexsort((at, owner))
     at, first = at[order], chunk.session_start[owner[order]]
-    positives = window(chunk.item[chunk.positive], chunk.liked[at], chunk.liked[first], table.length)
-    skips = window(chunk.item[chunk.skip], chunk.skipped[at], chunk.skipped[first], table.skips)
-    ids = table.add(np.concatenate([positives, skips], axis=1))
+    liked, skipped = chunk.item[chunk.positive], chunk.item[chunk.skip]
+
+    def rows(some: Index) -> IntArray:
+        before, begin = at[some], first[some]
+        positives = window(liked, chunk.liked[before], chunk.liked[begin], table.length)
+        skips = window(skipped, chunk.skipped[before], chunk.skipped[begin], table.skips)
+        return np.concatenate([positives, skips], axis=1)
+
+    ids = table.add(len(at), rows)
     # Every session before this one has a state more than it has requests.
     return ids[chunk.request + chunk.session], ids[chunk.next_request[chunk.request] + chunk.session]
 

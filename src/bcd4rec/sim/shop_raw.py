@@ -1,8 +1,8 @@
 """The shop's logs in the raw file formats of Diginetica (CIKM Cup 2016), written day by day.
 
 Six files, `;`-separated with a header. Item numbers are those of the environment, so that what is learned from the
-files can be tried on it. A buy is a click, a view and a purchase; a click is a click and a view; every session's
-first query is a search that finds the one item that opens the session. `origin.json` beside them says whose they are.
+files can be tried on it. A buy is a click, a view and a purchase; a click is a click and a view. What a session opens
+with is a view alone, before its first query: no list had shown it. `origin.json` beside them says whose they are.
 """
 
 from pathlib import Path
@@ -84,16 +84,16 @@ class RawWriter:
 
     def write(self, day: Day) -> None:
         luck = generator(self._seed, "raw", day.number)
-        log = self._numbered(day, luck)
-        self._append(QUERIES, self._query_rows(log, luck))
-        known = log.filter(~pl.col("is.test"))
-        liked = known.filter(pl.col("response") != "skip")
-        self._append(CLICKS, liked.select("queryId", timeframe="answered_from", itemId="item_id"))
-        self._append(VIEWS, self._view_rows(liked, luck))
+        log = self._of_users(day, luck)
+        shown = self._numbered(log.filter(~pl.col("organic")))
+        self._append(QUERIES, self._query_rows(shown, luck))
+        liked = shown.filter(~pl.col("is.test") & (pl.col("response") != "skip"))
+        self._append(CLICKS, liked.select("queryId", timeframe="turned", itemId="item_id"))
+        self._append(VIEWS, self._view_rows(log.filter("organic"), liked, luck))
         self._append(PURCHASES, self._purchase_rows(liked, luck))
 
-    def _numbered(self, day: Day, luck: np.random.Generator) -> pl.DataFrame:
-        """The day's log with query numbers, users, and which queries are withheld."""
+    def _of_users(self, day: Day, luck: np.random.Generator) -> pl.DataFrame:
+        """The day's log with the users of its sessions, and which sessions have a query that is withheld."""
         sessions = day.log.select(pl.col("session_id").unique(maintain_order=True))
         users = luck.integers(1, 200_000, len(sessions)).astype(str)
         anonymous = luck.random(len(sessions)) < self._config.anonymous
@@ -101,16 +101,17 @@ class RawWriter:
             userId=pl.Series(np.where(anonymous, "NA", users)),
             withheld=pl.Series(luck.random(len(sessions)) < self._config.withheld),
         )
-        first = self._queries + 1
-        log = day.log.with_columns(
-            queryId=pl.col("request_id").rle_id().cast(pl.Int64) + first,
-            eventdate=pl.lit(day.date),
-        ).join(sessions, on="session_id", how="left", maintain_order="left")
+        log = day.log.with_columns(eventdate=pl.lit(day.date))
+        return log.join(sessions, on="session_id", how="left", maintain_order="left")
+
+    def _numbered(self, log: pl.DataFrame) -> pl.DataFrame:
+        """What was shown, with query numbers, and which queries are withheld."""
+        log = log.with_columns(queryId=pl.col("request_id").rle_id().cast(pl.Int64) + self._queries + 1)
         last = (pl.col("queryId") == pl.col("queryId").max().over("session_id")) & pl.col("withheld")
         # A click happens when the user turns to the item; `answered` is when the user is done with it.
         turned = pl.col("answered").shift().over("queryId").fill_null(pl.col("asked")) + 1
         self._queries += log["queryId"].n_unique()
-        return log.with_columns(last.alias("is.test"), answered_from=turned)
+        return log.with_columns(last.alias("is.test"), turned=turned)
 
     def _query_rows(self, log: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
         queries = log.group_by("queryId", maintain_order=True).agg(
@@ -120,8 +121,7 @@ class RawWriter:
             category=pl.col("category").mode(maintain_order=True).first(),
             first_item=pl.col("item_id").first(),
         )
-        opens = pl.col("queryId") == pl.col("queryId").min().over("session_id")
-        searched = opens | pl.Series(luck.random(len(queries)) < self._config.searched)
+        searched = pl.Series(luck.random(len(queries)) < self._config.searched)
         names = pl.Series(self._names).gather(queries["first_item"])
         return queries.with_columns(
             sessionId="session_id",
@@ -136,20 +136,22 @@ class RawWriter:
             pl.col("test").alias("is.test"),
         )
 
-    def _view_rows(self, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
-        """A view for each click, and some items looked at once more when the session is through."""
+    def _view_rows(self, openings: pl.DataFrame, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+        """A view for each opening and click, and some items looked at once more when the session is through."""
         share = self._config.repeated_views
-        again = liked.filter(pl.Series(luck.random(len(liked)) < share / (1.0 - share), dtype=pl.Boolean))
-        end = liked.group_by("session_id").agg(end=pl.col("answered").max())
-        later = pl.Series(luck.integers(1_000, 600_000, len(again)))
-        again = again.join(end, on="session_id", how="left", maintain_order="left")
         times = (
-            liked.with_columns(time=pl.col("answered_from") + PAGE_LOAD),
-            again.with_columns(time=pl.col("end") + later),
+            openings.with_columns(timeframe="asked"),
+            liked.with_columns(timeframe=pl.col("turned") + PAGE_LOAD),
         )
-        columns = {"session_id": "sessionId", "userId": "userId", "item_id": "itemId", "time": "timeframe"}
-        rows = [one.select(*(pl.col(old).alias(new) for old, new in columns.items()), "eventdate") for one in times]
-        return pl.concat(rows).sort("sessionId", "timeframe", maintain_order=True)
+        columns = {"session_id": "sessionId", "userId": "userId", "item_id": "itemId"}
+        rest = ("timeframe", "eventdate", "answered")
+        views = pl.concat(one.select(*(pl.col(old).alias(new) for old, new in columns.items()), *rest) for one in times)
+        views = views.sort("sessionId", "timeframe", maintain_order=True)
+        again = pl.Series(luck.random(len(views)) < share / (1.0 - share), dtype=pl.Boolean)
+        repeated = views.with_columns(timeframe=pl.col("answered").max().over("sessionId")).filter(again)
+        later = pl.Series(luck.integers(1_000, 600_000, len(repeated)))
+        rows = pl.concat([views, repeated.with_columns(pl.col("timeframe") + later)]).drop("answered")
+        return rows.sort("sessionId", "timeframe", maintain_order=True)
 
     def _purchase_rows(self, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
         """Everything that a session buys is one order, when the session is through."""

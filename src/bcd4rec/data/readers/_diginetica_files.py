@@ -39,7 +39,7 @@ class Folder:
         if unknown:
             raise InputError(f"--set without: found {min(unknown)!r}, expected clicks, purchases or categories.")
         needed = [source, *(["clicks"] if source == "queries" else []), "purchases", "categories"]
-        missing = [name for name in needed if name not in self._without and self._find(name) is None]
+        missing = [name for name in needed if name not in self._without and not self.has(name)]
         if missing:
             also = f" (also missing: {', '.join(NAMES[name] for name in missing[1:])})" if missing[1:] else ""
             raise InputError(f"{NAMES[missing[0]]} is missing from {raw}: {LOST[missing[0]]}{also}.")
@@ -52,6 +52,9 @@ class Folder:
             return exact
         alike = [file for file in self._raw.iterdir() if file.name.endswith(NAMES[name])]
         return alike[0] if len(alike) == 1 else None
+
+    def has(self, name: str) -> bool:
+        return self._find(name) is not None
 
     def path(self, name: str) -> Path:
         return self._find(name) or self._raw / NAMES[name]
@@ -100,17 +103,6 @@ class Folder:
         rows = read_typed(table, kinds)
         self._reading.read[name] = rows.height
         return rows
-
-    def remark_views(self, queries: pl.DataFrame) -> None:
-        """Sessions that ask and never look at an item are no fault, but a great many of them may be."""
-        if self._find("views") is None:
-            return
-        seen = self.views().select("session_id").unique()
-        unseen = queries.select("session_id").unique().join(seen, on="session_id", how="anti").height
-        if unseen:
-            self._reading.remarks.append(
-                f"{unseen:,} sessions of queries have no item view; they are read all the same"
-            )
 
     def remark_categories(self, log: Path) -> None:
         if "categories" in self._without:

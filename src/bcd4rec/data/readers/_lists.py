@@ -16,6 +16,7 @@ from bcd4rec.errors import InputError
 
 CUTS = ("none", "last_touched")
 NO_PLACE = -1
+IMPRESSION = ~pl.col("organic")
 _WANTED = {
     "positive": ("touched", "sessions without a positive response"),
     "bought": ("bought", "sessions without a purchase"),
@@ -50,7 +51,7 @@ class ListReader(Reader):
             reading.drop(why, rows["session_id"].n_unique() - kept["session_id"].n_unique())
             rows = kept
         response = pl.when("bought").then(pl.lit("buy")).when("clicked").then(pl.lit("click")).otherwise(pl.lit("skip"))
-        return rows.with_columns(response.alias("response"))
+        return rows.with_columns(response.alias("response"), organic=pl.lit(False))
 
     def _cut(self, rows: pl.DataFrame, reading: Reading) -> pl.DataFrame:
         if self.cut == "none":
@@ -107,25 +108,27 @@ def exploded(rows: pl.DataFrame, separator: str, where: str, reading: Reading) -
 
 
 class LogWriter:
-    """Chunks of impressions become one canonical Parquet file, and are counted."""
+    """Chunks of impressions and organic events become one canonical Parquet file, and are counted."""
 
-    COLUMNS = ("session_id", "timestamp", "item_id", "response", "request_id", "position", "category")
+    COLUMNS = ("session_id", "timestamp", "item_id", "response", "request_id", "position", "category", "organic")
 
     def __init__(self, out: Path, reading: Reading, origin: Origin | None = None):
         self._out, self._reading, self._origin = out, reading, origin
         self._writer: pq.ParquetWriter | None = None
         self._items: list[pl.DataFrame] = []
-        self._kept = {"sessions": 0, "impressions": 0, "skip": 0, "click": 0, "buy": 0}
+        self._kept = {"sessions": 0, "impressions": 0, "organic": 0, "skip": 0, "click": 0, "buy": 0}
 
     def write(self, rows: pl.DataFrame) -> None:
         if rows.is_empty():
             return
         rows = rows.select(name for name in self.COLUMNS if name in rows.columns)
+        shown = rows.filter(IMPRESSION)
         self._kept["sessions"] += rows["session_id"].n_unique()
-        self._kept["impressions"] += rows.height
-        for response, count in rows["response"].value_counts().iter_rows():
+        self._kept["impressions"] += shown.height
+        self._kept["organic"] += rows.height - shown.height
+        for response, count in shown["response"].value_counts().iter_rows():
             self._kept[response] += count
-        self._items.append(rows.group_by("item_id").len())
+        self._items.append(rows.group_by("item_id").agg(len=IMPRESSION.sum()))
         table = rows.with_columns(pl.col("timestamp").cast(pl.Datetime("us"))).to_arrow()
         schema = table.schema if self._origin is None else table.schema.with_metadata(self._origin.metadata())
         self._writer = self._writer or pq.ParquetWriter(self._out, schema, compression="zstd")
@@ -174,7 +177,8 @@ def _drop_rare(first: Path, items: pl.DataFrame, out: Path, reading: Reading, or
     try:
         for group in range(file.num_row_groups):
             rows = pl.DataFrame(file.read_row_group(group))
-            writer.write(rows.join(items.select("item_id"), on="item_id", how="semi", maintain_order="left"))
+            rows = rows.join(items.select("item_id"), on="item_id", how="semi", maintain_order="left")
+            writer.write(rows.filter(IMPRESSION.any().over("session_id")))
     finally:
         writer.close()
         file.close()
@@ -182,6 +186,7 @@ def _drop_rare(first: Path, items: pl.DataFrame, out: Path, reading: Reading, or
     writer.count()
     for what in ("impressions", "sessions"):
         reading.drop(f"{what} of such items alone", before[what] - reading.kept[what])
+    reading.drop("organic events of such items or sessions", before["organic"] - reading.kept["organic"])
 
 
 def progress_of(parts: Iterator[pl.DataFrame], total: int, tick: Tick) -> Iterator[pl.DataFrame]:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import polars as pl
 
 from bcd4rec.data.origin import Origin
-from bcd4rec.data.readers._diginetica_files import Folder
+from bcd4rec.data.readers._diginetica_files import NAMES, Folder
 from bcd4rec.data.readers._lists import ListReader, chunked, chunks_of_sessions, exploded, progress_of, write_log
 from bcd4rec.data.readers._raw import NO_ID, open_raw, read_typed, typed
 from bcd4rec.data.readers.reader import READERS, Reading
@@ -24,6 +24,7 @@ QUERY_COLUMNS = {
     "is.test": "flag",
 }
 KEYS = ["session_id", "item_id"]
+VIEWS_ALONE = "views in sessions without an impression"
 
 
 @READERS.register("diginetica")
@@ -31,7 +32,9 @@ class DigineticaReader(ListReader):
     """A folder with train-queries.csv, train-clicks.csv, train-purchases.csv and product-categories.csv.
 
     One query is one slate, and a place in its list is a position. An item of the list that was clicked there is a
-    click, one that was bought in the session after it was shown a buy, any other a skip.
+    click, one that was bought in the session after it was shown a buy, any other a skip. An item view (where there is
+    train-item-views.csv) that is the first the session had to do with its item, shown in no query by then, is an
+    organic click.
     """
 
     periods: ClassVar[dict[str, float]] = {"user": 60.0, "train": 30.0, "test": 30.0}
@@ -51,6 +54,8 @@ class DigineticaReader(ListReader):
     """Which impression of an item is the buy: one, the last clicked (else the last) before the purchase, or every."""
     without: str = ""
     """Files to go without, separated by commas: clicks, purchases, categories."""
+    organic: bool = True
+    """Take views of items that no query of the session had shown by then as organic clicks; false leaves them out."""
     strict: bool = False
     """Refuse clicks and purchases that fit no impression, instead of dropping and counting them."""
 
@@ -60,20 +65,23 @@ class DigineticaReader(ListReader):
         tick("reading clicks and purchases", 0.0)
         purchases = folder.purchases()
         categories = folder.categories()
-        shown = (
-            self._views(folder, tick, reading) if self.source == "views" else self._lists(folder, spool, tick, reading)
-        )
+        views = None
+        if self.source == "views":
+            shown = self._views(folder, tick, reading)
+        else:
+            table = open_raw(folder.path("queries"), (*QUERY_COLUMNS, "items"), reading, ";")
+            queries, views = self._times(self._queries(table, reading), folder, reading)
+            shown = self._lists(folder, table, queries, spool, tick, reading)
         parts = self._bought(shown, purchases, reading)
-        finished = (self._finished(part, categories, reading) for part in parts)
+        finished = (self._finished(part, views, categories, reading) for part in parts)
         write_log(self, finished, out, spool, reading, Origin.beside(raw))
         folder.remark_categories(out)
         return reading
 
-    def _lists(self, folder: Folder, spool: Path, tick: Tick, reading: Reading) -> Iterator[pl.DataFrame]:
+    def _lists(
+        self, folder: Folder, table: Table, queries: pl.DataFrame, spool: Path, tick: Tick, reading: Reading
+    ) -> Iterator[pl.DataFrame]:
         """The places of the lists: list (the query), session_id, item_id, position, clicked, and the times."""
-        table = open_raw(folder.path("queries"), (*QUERY_COLUMNS, "items"), reading, ";")
-        queries = self._query_times(table, reading)
-        folder.remark_views(queries)
         clicks = self._clicks(folder, queries, reading)
         keyed = queries.select("list", "session_id", "timeframe", "time", "start", "chunk")
         columns = [pl.col(ROW), typed("queryId", "id").alias("list"), pl.col("items")]
@@ -98,8 +106,8 @@ class DigineticaReader(ListReader):
             yield rows if self.purchase == "every" else rows.pipe(bought_once)
         self._drop_or_refuse("purchases of items that were not shown before", purchases.height - sold, reading)
 
-    def _query_times(self, table: Table, reading: Reading) -> pl.DataFrame:
-        """list (the query), session_id, timeframe, time (microseconds), weight (its length), chunk."""
+    def _queries(self, table: Table, reading: Reading) -> pl.DataFrame:
+        """list (the query), session_id, timeframe, eventdate, weight (its length)."""
         length = pl.col("items").str.count_matches(",", literal=True).fill_null(0).cast(pl.Int64) + 1
         queries = read_typed(table, QUERY_COLUMNS, pl.when(pl.col("items").is_not_null()).then(length).alias("weight"))
         reading.read["queries"] = queries.height
@@ -116,7 +124,25 @@ class DigineticaReader(ListReader):
             reading.drop(why, queries.filter(bad).height)
             queries = queries.filter(~bad)
         reading.read["impressions"] = int(queries["weight"].sum())
-        return with_time(queries)
+        return queries
+
+    def _times(
+        self, queries: pl.DataFrame, folder: Folder, reading: Reading
+    ) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+        """Queries, and the views of their sessions where they are wanted and there, with their times and chunks."""
+        found = folder.views() if self.organic and folder.has("views") else None
+        if found is None:
+            if self.organic:
+                reading.remarks.append(f"{NAMES['views']} is missing: what sessions found by themselves is not known")
+            return with_time(queries), None
+        views = found.join(queries, on="session_id", how="semi")
+        reading.drop(VIEWS_ALONE, found.height - views.height)
+        unseen = queries["session_id"].n_unique() - views["session_id"].n_unique()
+        if unseen:  # no fault, but a great many of them may be
+            reading.remarks.append(f"{unseen:,} sessions of queries have no item view; they are read all the same")
+        events = with_time(pl.concat([queries, views.with_columns(weight=pl.lit(1, pl.Int64))], how="diagonal"))
+        asked = pl.col("list").is_not_null()
+        return events.filter(asked).drop("item_id"), events.filter(~asked).select(*KEYS, "timeframe", "time", "start")
 
     def _clicks(self, folder: Folder, queries: pl.DataFrame, reading: Reading) -> pl.DataFrame:
         """list, item_id, clicked: the clicks that belong to a query that was kept."""
@@ -152,8 +178,14 @@ class DigineticaReader(ListReader):
         alone = once.with_columns(pl.lit(0).alias("position"), pl.lit(True).alias("clicked"))
         yield from alone.partition_by("chunk", maintain_order=True)
 
-    def _finished(self, rows: pl.DataFrame, categories: pl.DataFrame | None, reading: Reading) -> pl.DataFrame:
-        rows = self.shape(rows, reading)
+    def _finished(
+        self, shown: pl.DataFrame, views: pl.DataFrame | None, categories: pl.DataFrame | None, reading: Reading
+    ) -> pl.DataFrame:
+        rows = self.shape(shown, reading)
+        if views is not None:
+            own = views.join(shown, on="session_id", how="semi", maintain_order="left")
+            organic = organic_clicks(own, shown, rows, reading)
+            rows = pl.concat([rows, organic], how="diagonal")
         if categories is not None:
             rows = rows.join(categories, on="item_id", how="left")
         renamed = rows.rename({"time": "timestamp", "list": "request_id"})
@@ -172,6 +204,30 @@ def bought_once(rows: pl.DataFrame) -> pl.DataFrame:
     chosen = candidates.unique(KEYS, keep="last", maintain_order=True).select("list", "item_id", last=True)
     rows = rows.drop("bought").join(chosen, on=["list", "item_id"], how="left")
     return rows.with_columns(pl.col("last").fill_null(False).alias("bought"))
+
+
+def organic_clicks(views: pl.DataFrame, shown: pl.DataFrame, kept: pl.DataFrame, reading: Reading) -> pl.DataFrame:
+    """Of the views of some sessions those that nobody recommended; all others are counted.
+
+    A click in a list leaves a view of its item, too, at its time or later, and people come back to what they have
+    seen. So a view is organic only if it is the first that its session had to do with the item: no query had shown
+    the item by then (`shown`, whole lists), and it was not viewed before. Sessions without an impression in `kept` have
+    no place in the log.
+    """
+    told = views.join(kept, on="session_id", how="semi", maintain_order="left")
+    reading.drop(VIEWS_ALONE, views.height - told.height)
+    time = pl.col("timeframe")
+    first = shown.group_by(KEYS).agg(shown_at=time.min(), clicked_at=time.filter(pl.col("clicked")).min())
+    told = told.sort(*KEYS, "timeframe").join(first, on=KEYS, how="left", maintain_order="left")
+    for why, bad in {
+        "views of items that the session had clicked in a query": time >= pl.col("clicked_at"),
+        "views of items that a query had shown and nobody clicked": time >= pl.col("shown_at"),
+        "views of items that the session had viewed before": ~pl.struct(KEYS).is_first_distinct(),
+    }.items():
+        rest = told.filter(~bad.fill_null(False))
+        reading.drop(why, told.height - rest.height)
+        told = rest
+    return told.drop("shown_at", "clicked_at").with_columns(response=pl.lit("click"), organic=pl.lit(True))
 
 
 def with_time(events: pl.DataFrame) -> pl.DataFrame:
