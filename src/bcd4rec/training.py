@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.evidence_agent import EvidenceAgent
+from bcd4rec.agents.evidence_agent import EvidenceAgent, LearningMaterial
 from bcd4rec.agents.learner import Batch, Update, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
@@ -60,7 +60,8 @@ class Trainer:
     """An agent with the batches it learns from. `run` yields reports; `save` writes a checkpoint.
 
     A trainer made from a checkpoint continues as if it had never stopped, bit for bit. Leave `run` between reports:
-    then the agent is whole. Trainers with the same folder `shared` do alike pre-training once.
+    then the agent is whole. Trainers with the same folder `shared` do alike pre-training once; those that differ in
+    training alone can share the `material` of evidence.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Trainer:
         checkpoint: Path | None = None,
         notify: Notify = silent,
         shared: Path | None = None,
+        material: LearningMaterial | None = None,
     ):
         self.config, self.seed, self.step = config, seed, 0
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
@@ -81,8 +83,10 @@ class Trainer:
         start = config.model_copy(update=untrained)
         self.agent: QuantileAgent | EvidenceAgent
         if config.evidence:
-            self.agent = build_evidence_agent(config, dataset, seed, notify)
-            self.transitions, self.usable = self.agent.transitions, self.agent.usable
+            material = material or learning_material(config, dataset, seed, notify)
+            self.transitions, self.usable = material.transitions, material.usable
+            offset = material.reward_mean * _discounted_steps(self.transitions, dataset.gamma)
+            self.agent = EvidenceAgent(config, material, seed, offset)
         else:
             self.transitions = dataset.transitions("train")
             self.usable = np.arange(len(self.transitions))
@@ -173,14 +177,11 @@ def build_agent(
     return QuantileAgent(config, dataset.states, embeddings, behaviour, seed, mean, offset)
 
 
-def build_evidence_agent(
-    config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent
-) -> EvidenceAgent:
-    """Count the evidence, fit the response model, and set up the network on top of it."""
-    model, sample = fit_response(dataset, seed, lambda stage, share: notify(f"response model, {stage}", share))
-    mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
-    offset = mean * _discounted_steps(sample.transitions, dataset.gamma)
-    return EvidenceAgent(config, dataset, model, sample, seed, offset)
+def learning_material(config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent) -> LearningMaterial:
+    """Count the evidence, fit the response model, and lay out what agents learn on top of it."""
+    model, sample = fit_response(dataset, seed, lambda stage, share: notify(f"response model: {stage}", share))
+    notify("next actions", 0.0)
+    return LearningMaterial(config, dataset, model, sample, seed)
 
 
 PRETRAINING = ("pretraining", "pretraining_epochs", "dimension", "negatives", "embedding_scale")  # what it depends on

@@ -22,9 +22,9 @@ class AgentConfig(QNetworkConfig):
         "false: the paper's network over embeddings alone.",
     )
     shrink: float = Field(
-        default=1.0,
+        default=10.0,
         ge=0,
-        description="How strongly values are drawn to the response model's; with evidence only.",
+        description="How strongly values are drawn to the response model's; with evidence only. The search sets it.",
     )
     rewards: Literal["model", "logged"] = Field(
         default="model",
@@ -92,7 +92,7 @@ class AgentConfig(QNetworkConfig):
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     clip: float = Field(default=10.0, gt=0, description="Largest norm of a gradient.")
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
-    updates: int = Field(default=1000, ge=1, description="How many updates.")
+    updates: int = Field(default=500, ge=1, description="How many updates.")
 
     def shape(self) -> QNetworkConfig:
         """The part that the Q-network, and so the saved policy, needs."""

@@ -44,35 +44,20 @@ class EvidenceTable:
     next_allowed: FloatArray  # (m,) share of the catalogue that is allowed
 
 
-class EvidenceAgent(Learner):
-    """The network, its target and the optimiser over a table of evidence."""
+class LearningMaterial:
+    """The response model, the behaviour model and the table: what agents that differ in training alone can share."""
 
-    def __init__(
-        self,
-        config: AgentConfig,
-        dataset: Dataset,
-        model: ResponseModel,
-        sample: Sample,
-        seed: int,
-        offset: float = 0.0,
-    ):
-        super().__init__(config, seed)
-        self.model, self.states, self.offset = model, dataset.states, offset
-        self.transitions = sample.transitions
+    def __init__(self, config: AgentConfig, dataset: Dataset, model: ResponseModel, sample: Sample, seed: int):
+        self.model, self.states, self.transitions = model, dataset.states, sample.transitions
+        self.seed, self.next_actions = seed, config.next_actions
         rewards = dataset.responses.rewards.values()
         self.unit = max(rewards) - min(rewards)
         self.reward_mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
         self.sizes = _sizes(sample.rows)
         behaviour = fit_behaviour_weights(sample, dataset, seed) if config.beta > 0 else None
-        self.behaviour_weights = None if behaviour is None else BehaviourWeights(behaviour, config.beta)
+        self.behaviour = None if behaviour is None else BehaviourWeights(behaviour, config.beta)
         self.table = self._table(sample, dataset)
-        self._tensors = {name: torch.from_numpy(getattr(self.table, name)) for name in self.table.__dataclass_fields__}
-        with seeded(seed, "network"):
-            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines)
-        self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimiser = torch.optim.AdamW(
-            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
+        self.tensors = {name: torch.from_numpy(getattr(self.table, name)) for name in self.table.__dataclass_fields__}
 
     def _inputs(self, rows: FloatArray, sessions: FloatArray) -> FloatArray:
         """(…, INPUTS): the expected reward in the unit of the values, and the evidence at unit size."""
@@ -91,7 +76,7 @@ class EvidenceAgent(Learner):
             wanted = np.sort(generator(self.seed, "next states").choice(wanted, most, replace=False))
         place = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
         found = goes_on & (wanted[place] == keys) if len(wanted) else np.zeros(len(keys), np.bool_)
-        width = min(self.config.next_actions, dataset.n_items)
+        width = min(self.next_actions, dataset.n_items)
         inputs = np.zeros((len(wanted), width, INPUTS), np.float32)
         exists = np.zeros((len(wanted), width), np.bool_)
         allowed = np.ones(len(wanted), np.float32)
@@ -112,12 +97,10 @@ class EvidenceAgent(Learner):
         inputs_of_rows = self._inputs(sample.rows, session)
         return EvidenceTable(inputs_of_rows, session, chances, where, inputs, exists, following, allowed)
 
-    def _next_actions(
-        self, evidence: Evidence, states: States, width: int, again: bool
-    ) -> tuple[IntArray, FloatArray]:
+    def _next_actions(self, evidence: Evidence, states: States, width: int, again: bool) -> tuple[IntArray, FloatArray]:
         """(B, C) the best allowed items by the response model, `PAD` where there are fewer, and the share allowed."""
         weights = self.model.weights
-        behaviour = self.behaviour_weights
+        behaviour = self.behaviour
         rows = weights.evidence if behaviour is None else np.concatenate([weights.evidence, behaviour.evidence[None]])
         sums = evidence.sums(states, rows)
         own = (weights.session @ summary(states).T)[:, :, None]
@@ -133,6 +116,20 @@ class EvidenceAgent(Learner):
         best = np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32)
         return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, np.int32(PAD)), share
 
+
+class EvidenceAgent(Learner):
+    """The network, its target and the optimiser over a table of evidence."""
+
+    def __init__(self, config: AgentConfig, material: LearningMaterial, seed: int, offset: float = 0.0):
+        super().__init__(config, seed)
+        self.material, self.offset = material, offset
+        with seeded(seed, "network"):
+            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines)
+        self.target = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimiser = torch.optim.AdamW(
+            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+
     def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
         if self.config.target == "hard" and copy_target:
             self.target.load_state_dict(self.network.state_dict())
@@ -142,8 +139,10 @@ class EvidenceAgent(Learner):
         rows = torch.from_numpy(batch.row.astype(np.int64))
         target, allowed = self._targets(batch, rows, step)
         taus = self._taus(self.network.head, len(rows), step, "predicted")
-        states = self.network.states(self._tensors["session"][rows])
-        predicted = self.network.head.quantiles(states, self.network.actions(self._tensors["inputs"][rows]), taus)
+        states = self.network.states(self.material.tensors["session"][rows])
+        predicted = self.network.head.quantiles(
+            states, self.network.actions(self.material.tensors["inputs"][rows]), taus
+        )
         # A squared error of each of N quantiles weighs a quarter on average: shrinking is in units of one of it.
         shrink = self.config.shrink * taus.shape[1] / 4 * self.network.surplus()
         loss = quantile_huber(predicted, target, taus, self.config.kappa)
@@ -151,43 +150,50 @@ class EvidenceAgent(Learner):
         self._descend(loss + shrink, self.optimiser)
         if self.config.target == "polyak":
             move(self.target, self.network, self.config.polyak)
-        return Update(loss.item(), float(target.mean()) * self.unit, allowed)
+        return Update(loss.item(), float(target.mean()) * self.material.unit, allowed)
 
     @torch.no_grad()
     def _targets(self, batch: Batch, rows: Tensor, step: int) -> tuple[Tensor, float]:
         """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
-        place = self._tensors["next_place"][rows].long()
+        place = self.material.tensors["next_place"][rows].long()
         known = place.clamp(min=0)
-        reward = torch.from_numpy((self._rewards(batch, step) - self.reward_mean) / self.unit).float().unsqueeze(1)
-        if not len(self.table.next_inputs):  # every session ends at once
+        reward = (
+            torch.from_numpy((self._rewards(batch, step) - self.material.reward_mean) / self.material.unit)
+            .float()
+            .unsqueeze(1)
+        )
+        if not len(self.material.table.next_inputs):  # every session ends at once
             return reward, 1.0
-        inputs = self._tensors["next_inputs"][known]  # (B, C, INPUTS)
-        values = mask_values(inputs @ self.network.preferences(), self._tensors["next_exists"][known])
+        inputs = self.material.tensors["next_inputs"][known]  # (B, C, INPUTS)
+        values = mask_values(inputs @ self.network.preferences(), self.material.tensors["next_exists"][known])
         best = inputs[torch.arange(len(rows)), values.argmax(dim=1)]
         taus = self._taus(self.network.head, len(rows), step, "target")
-        states = self.target.states(self._tensors["next_session"][known])
+        states = self.target.states(self.material.tensors["next_session"][known])
         returns = self.target.head.quantiles(states, self.target.actions(best), taus)
         follows = batch.discount * np.float32(self._foresight(step)) * (place >= 0).numpy()
-        return reward + torch.from_numpy(follows).unsqueeze(1) * returns, float(self.table.next_allowed[known].mean())
+        return reward + torch.from_numpy(follows).unsqueeze(1) * returns, float(
+            self.material.table.next_allowed[known].mean()
+        )
 
     def _rewards(self, batch: Batch, step: int) -> FloatArray:
         """(B,) the logged rewards, or rewards drawn from the response model, which knows nothing of places and luck.
 
-        A logged reward is one draw, seen again and again, and a place of the slate is in it; the model has averaged over
-        both. Drawn anew in every update, rewards keep their spread, and their mean is the model's.
+        A logged reward is one draw, seen again and again, and a place of the slate is in it; the model has averaged
+        over both. Drawn anew in every update, rewards keep their spread, and their mean is the model's.
         """
         if self.config.rewards == "logged":
             return batch.reward
-        weights = self.model.weights
+        weights = self.material.model.weights
         luck = generator(self.seed, "rewards", step).random(len(batch.row), dtype=np.float32)
-        reached = luck < self.table.chances[:, batch.row]
+        reached = luck < self.material.table.chances[:, batch.row]
         return (weights.least + weights.gains @ reached).astype(np.float32)
 
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
         policy = self.policy()
         best = [
-            policy.scores(self.states[ids[at : at + AT_ONCE]]).max(axis=1) for at in range(0, len(ids), AT_ONCE)
+            policy.scores(self.material.states[ids[at : at + AT_ONCE]]).max(axis=1)
+            for at in range(0, len(ids), AT_ONCE)
         ]
         return float(np.concatenate(best).mean())
 
@@ -203,20 +209,20 @@ class EvidenceAgent(Learner):
         state = torch.cat((network.weights, torch.ones(1))).expand(INPUTS + 1, -1)
         rows = head.quantiles(state, entries, taus.expand(INPUTS + 1, -1)).T.numpy()  # (N, INPUTS + 1)
         nothing = head.quantiles(torch.zeros_like(state), entries, taus.expand(INPUTS + 1, -1)).T.numpy()[:, INPUTS]
-        first, second = network.value[0], network.value[2]
-        unit = np.float32(self.unit)
+        first, second = network.value.first, network.value.second
+        unit = np.float32(self.material.unit)
         returns = ReturnWeights(
             rows[:, 0].copy(),
-            (rows[:, 1:INPUTS] * unit / self.sizes).astype(np.float32),
+            (rows[:, 1:INPUTS] * unit / self.material.sizes).astype(np.float32),
             rows[:, INPUTS] - nothing,
-            nothing * unit - rows[:, 0] * np.float32(self.reward_mean) + np.float32(self.offset),
+            (nothing * unit - rows[:, 0] * self.material.reward_mean + self.offset).astype(np.float32),
             torch.cat((first.weight, first.bias[:, None]), dim=1).numpy(),
             torch.cat((second.weight[0], second.bias)).numpy() * unit,
         )
-        behaviour = self.behaviour_weights
+        behaviour = self.material.behaviour
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
-        return EvidencePolicy(self.model, returns, behaviour)
+        return EvidencePolicy(self.material.model, returns, behaviour)
 
 
 def _sizes(rows: FloatArray) -> FloatArray:
@@ -243,4 +249,3 @@ def fit_behaviour_weights(sample: Sample, dataset: Dataset, seed: int) -> FloatA
     inputs = np.concatenate([np.ones((len(rows), 1), np.float32), rows / sizes], axis=1)
     weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(COLUMNS, PRIOR)))
     return (weights[1:] / sizes).astype(np.float32)
-

@@ -92,7 +92,7 @@ class Knowledge:
         weight = 1.0 / times[place]
 
         def per_item(values: Doubles | Mask) -> Doubles:
-            return np.bincount(rows.item, values * weight, n_items)
+            return np.bincount(rows.item, values * weight, n_items).astype(np.float64)
 
         seen = per_item(np.ones(len(pairs)))
         liked = np.bincount(likes.items, minlength=n_items)
@@ -148,7 +148,8 @@ def log_lift(responses: Doubles, expected: Doubles, categories: IntArray) -> Flo
     known = categories >= 0
     if known.any():
         groups = int(categories.max()) + 1
-        n, e = (np.bincount(categories[known], counts[known], groups) for counts in (responses, expected))
+        by_group = [np.bincount(categories[known], counts[known], groups) for counts in (responses, expected)]
+        n, e = by_group[0].astype(np.float64), by_group[1].astype(np.float64)
         strength = _strength(n, e, np.ones(groups))
         prior[known] = ((n + strength) / (e + strength))[categories[known]]
     strength = _strength(responses, expected, prior)

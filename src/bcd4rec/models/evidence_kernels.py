@@ -25,7 +25,7 @@ VOTES, VOTED = range(21, 23)
 COLUMNS = 23
 OWN = 5
 
-# Similarities, shares and votes are small numbers whose differences matter near 0, so logarithms are taken of multiples.
+# Similarities, shares and votes are small, and their differences matter near 0: logarithms are taken of multiples.
 SIMILARITY_SCALE, FOLLOWING_SCALE, VOTES_SCALE = 10.0, 100.0, 100.0
 
 

@@ -18,13 +18,25 @@ HIDDEN = 16
 INPUTS = 1 + COLUMNS
 
 
+class SessionValue(nn.Module):
+    """(B, 1) the value of a session itself, of its summary (B, SUMMARY)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(SUMMARY, HIDDEN), nn.Linear(HIDDEN, 1)
+
+    def forward(self, sessions: Tensor) -> Tensor:
+        values: Tensor = self.second(torch.relu(self.first(sessions)))
+        return values
+
+
 class EvidenceNetwork(nn.Module):
     """Weights of the columns, a small network for the value of the session itself, and a quantile head."""
 
     def __init__(self, head: HeadName, quantiles: int, cosines: int):
         super().__init__()
         self.weights = nn.Parameter(torch.eye(1, INPUTS)[0])
-        self.value = nn.Sequential(nn.Linear(SUMMARY, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        self.value = SessionValue()
         self.head = make_head(head, INPUTS + 1, quantiles, cosines)
 
     def states(self, sessions: Tensor) -> Tensor:

@@ -188,7 +188,8 @@ def _heights(shown: Transitions) -> Doubles:
     """(n,) how far above the middle of its slate each item stood, in logarithms of places."""
     starts, sizes = slates(shown)
     level = -np.log1p(np.maximum(shown.position, 0).astype(np.float64))
-    return level - np.repeat(np.add.reduceat(level, starts) / sizes, sizes)
+    heights: Doubles = level - np.repeat(np.add.reduceat(level, starts) / sizes, sizes)
+    return heights
 
 
 def _counted(shown: Transitions, dataset: Dataset, around: FloatArray) -> Counted:

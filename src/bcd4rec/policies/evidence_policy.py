@@ -100,13 +100,13 @@ class EvidencePolicy:
     def _allowed(self, states: States, sums: FloatArray | None) -> NDArray[np.bool_]:
         if self.behaviour is None:
             raise ValueError("the bundle has no behaviour model")
-        logits = self._behaviour_logits(states) if sums is None else sums[-1]
-        return self.behaviour.allowed(logits)
+        return self.behaviour.allowed(self._behaviour_logits(states) if sums is None else sums[-1])
 
     def _behaviour_logits(self, states: States) -> FloatArray:
         if self.behaviour is None:
             raise ValueError("the bundle has no behaviour model")
-        return self.model.evidence.sums(states, self.behaviour.evidence[None])[0]
+        logits: FloatArray = self.model.evidence.sums(states, self.behaviour.evidence[None])[0]
+        return logits
 
     def log_likelihood(self, states: States) -> FloatArray:
         """(B, A) log p of every item under the behaviour model."""
