@@ -54,5 +54,5 @@ class EvidenceNetwork(nn.Module):
         return self.head.mean_vector(self.states(anywhere))[0, :INPUTS]
 
     def surplus(self) -> Tensor:
-        """How far the weights have gone from the response model."""
-        return self.weights[1:].square().sum()
+        """How far what ranks items has gone from the response model."""
+        return self.preferences()[1:].square().sum()

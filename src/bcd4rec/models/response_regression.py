@@ -204,7 +204,8 @@ def _explained(around: FloatArray, answers: Mask) -> Doubles:
     """(n,) the chance of an answer by the circumstances alone."""
     rows = np.linspace(0, len(answers) - 1, min(len(answers), MOST_ROWS)).astype(np.int64)
     weights = logistic(around[rows], answers[rows].astype(np.float64), np.full(around.shape[1], 1e-3))
-    return expit(around @ weights).astype(np.float64)
+    chances: Doubles = expit(around @ weights).astype(np.float64)
+    return chances
 
 
 def _sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator) -> Mask:
