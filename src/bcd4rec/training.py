@@ -28,7 +28,7 @@ from bcd4rec.models.pretraining import pretrain, standardise
 from bcd4rec.models.response_regression import fit_response
 from bcd4rec.seeding import generator
 
-Notify = Callable[[str, float], None]  # what is being trained, and the loss of its last epoch
+Notify = Callable[[str, float], None]  # what is being trained, and the loss of its last epoch, if it has one
 SLACK = 1.5  # how far beyond the largest feasible return values may go before training is given up
 VALUE_STATES = 2000  # validation states that Q̄ is taken over …
 VALUE_PAIRS = 2**27  # … or fewer, so that a report does not take long where the catalogue is large
@@ -179,8 +179,8 @@ def build_agent(
 
 def learning_material(config: AgentConfig, dataset: Dataset, seed: int, notify: Notify = silent) -> LearningMaterial:
     """Count the evidence, fit the response model, and lay out what agents learn on top of it."""
-    model, sample = fit_response(dataset, seed, lambda stage, share: notify(f"response model: {stage}", share))
-    notify("next actions", 0.0)
+    model, sample = fit_response(dataset, seed, lambda stage, share: notify(f"response model: {stage}", math.nan))
+    notify("next actions", math.nan)
     return LearningMaterial(config, dataset, model, sample, seed)
 
 

@@ -1,9 +1,10 @@
 """`bcd4rec train`: a data set becomes a policy."""
 
+import math
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,10 +12,12 @@ from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_
 from bcd4rec.experiments.fitting import Watcher
 
 if TYPE_CHECKING:
+    from bcd4rec.experiments.searching import Search
     from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
 CHECKPOINT_SECONDS = 30.0
+LINE_SECONDS = 2.0  # between lines of progress where there is no terminal
 USER = "user"  # not a policy, but who judges policies
 
 
@@ -32,6 +35,10 @@ def train(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the policy; it appears when training is complete.")],
     settings: Settings = None,
+    search: Annotated[
+        str,
+        typer.Option(help="What still needs choosing is chosen by validation sessions: quick, full, or none of it."),
+    ] = "quick",
     seed: Seed = 0,
     threads: Threads = 1,
     resume: Annotated[
@@ -59,6 +66,7 @@ def train(
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
+    as_search(search)
     set_threads(threads)
     if method == USER:
         from bcd4rec.commands._user import train_user
@@ -70,7 +78,8 @@ def train(
     data = Dataset.load(dataset)
     began = time.monotonic()
     with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
-        fitted = fitting.fit(method, data, parse_settings(settings), seed, watcher, checkpoint if resume else None)
+        begun = checkpoint if resume else None
+        fitted = fitting.fit(method, data, parse_settings(settings), seed, watcher, begun, search=as_search(search))
     with progress() as tick:
         validation = judge_on_log(fitted, data, seed, tick)
     fitted.about["validation"] = validation.to_json()
@@ -86,7 +95,7 @@ def train(
     last = fitted.about.get("training", {})
     if json:
         about = {"policy": str(out), "method": method, "seed": seed, "seconds": seconds}
-        emit_json(about | last | {"validation": fitted.about["validation"]})
+        emit_json(about | last | {key: fitted.about.get(key) for key in ("search", "validation")})
         for note in validation.notes:
             say(note)
         return
@@ -95,6 +104,8 @@ def train(
         for name, value in last.items()
     ]
     show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
+    if "search" in fitted.about:
+        show(search_sentence(fitted.about["search"]))
     if validation.judgement is not None:
         from bcd4rec.commands import _judgement
 
@@ -102,6 +113,28 @@ def train(
     for sentence in (*validation.sentences(), *validation.notes):
         show(sentence)
     say(f"The policy is in {out}. Try it:  bcd4rec recommend {out} --session ID,ID --top 3")
+
+
+def as_search(name: str) -> "Search":
+    from typing import get_args
+
+    from bcd4rec.errors import InputError
+    from bcd4rec.experiments.searching import Search
+
+    for known in get_args(Search):
+        if name == known:
+            return cast("Search", name)
+    raise InputError(f"--search: found {name!r}, expected {', '.join(get_args(Search))}.")
+
+
+def search_sentence(told: dict[str, Any]) -> str:
+    """What the search chose, and why."""
+    if not told.get("reason"):
+        return f"Nothing was searched: shrink is {told['shrink']:g}."
+    if not told["tried"]:
+        return f"Chosen: {told['reason']}."
+    runs = ", ".join(f"{one['shrink']:g}: {one['difference']:+.4f} ± {one['error']:.4f}" for one in told["tried"])
+    return f"Chosen: shrink {told['shrink']:g}, {told['reason']} (validation AUC against it by shrink: {runs})."
 
 
 def _tensorboard(folder: Path | None) -> Any:
@@ -128,7 +161,7 @@ class TrainingProgress(Watcher):
         self._bar = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
         self._task = self._bar.add_task("pre-training", total=None)
         self._checkpoint, self._board = checkpoint, board
-        self._saved = time.monotonic()
+        self._saved = self._told = time.monotonic()
         self._interrupted = False
         self._handlers: dict[int, Any] = {}  # those in force before interruptions were deferred
 
@@ -144,7 +177,8 @@ class TrainingProgress(Watcher):
             self._board.close()
 
     def stage(self, name: str, loss: float) -> None:
-        self._bar.update(self._task, description=f"{name}: loss {loss:.3f}")
+        self._bar.update(self._task, description=name if math.isnan(loss) else f"{name}: loss {loss:.3f}")
+        self._line(name)
 
     def report(self, trainer: "Trainer", report: "Report") -> None:
         self._defer_interrupts()
@@ -153,6 +187,7 @@ class TrainingProgress(Watcher):
             f"allowed {100 * report.allowed:.0f} %  {report.per_second:,.0f} transitions/s"
         )
         self._bar.update(self._task, description=text, completed=report.step, total=report.updates)
+        self._line(f"update {report.step:,} of {report.updates:,}: {text}")
         if self._board is not None:
             for name in ("loss", "q_bar", "target_value", "allowed"):
                 self._board.add_scalar(name, getattr(report, name), report.step)
@@ -166,6 +201,12 @@ class TrainingProgress(Watcher):
                 f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in "
                 f"{self._checkpoint}: run the same command with --resume to continue."
             )
+
+    def _line(self, text: str) -> None:
+        """Where there is no terminal, a line now and then."""
+        if not self._bar.console.is_terminal and time.monotonic() - self._told > LINE_SECONDS:
+            self._told = time.monotonic()
+            self._bar.console.print(text)
 
     def _defer_interrupts(self) -> None:
         """From the first report on, an interruption waits for the next one, where the agent is whole."""

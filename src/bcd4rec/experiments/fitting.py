@@ -1,16 +1,21 @@
 """One way to learn a policy from a data set, whatever the method."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
+from bcd4rec.experiments import searching
+from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
 from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.policies.evidence_policy import EvidencePolicy
 
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import AgentConfig
@@ -59,10 +64,12 @@ def fit(
     watcher: Watcher | None = None,
     checkpoint: Path | None = None,
     shared: Path | None = None,
+    search: Search = "quick",
 ) -> Fitted:
     """Train the method called `method`, with `settings` in place of its defaults.
 
-    Runs with the same folder `shared` do alike pre-training once.
+    Runs with the same folder `shared` do alike pre-training once. What still needs choosing is chosen by the log: see
+    `searching`.
     """
     about = {
         "method": method,
@@ -73,16 +80,18 @@ def fit(
         "origin": dataset.manifest.get("origin"),
     }
     if method in agents():
-        return _fit_agent(method, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared)
+        config = agents()[method].parse(settings or {}, f"{method} --set")
+        learn = _fit_evidence_agent if config.evidence else _fit_network_agent
+        return learn(config, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared, search)
     if method not in BASELINES:
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
-    config = BASELINES[method].parse(settings or {}, f"{method} --set")
-    policy = config.fit(dataset, seed)
-    return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json")})
+    baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
+    policy = baseline.fit(dataset, seed)
+    return Fitted(policy, _kind(policy), about | {"config": baseline.model_dump(mode="json")})
 
 
-def _fit_agent(
-    method: str,
+def _fit_network_agent(
+    config: "AgentConfig",
     dataset: Dataset,
     settings: dict[str, Any],
     seed: int,
@@ -90,18 +99,66 @@ def _fit_agent(
     checkpoint: Path | None,
     about: dict[str, Any],
     shared: Path | None,
+    search: Search,
 ) -> Fitted:
+    """The paper's network over embeddings, with the settings as they are."""
     from bcd4rec.training import Trainer
 
-    config = agents()[method].parse(settings, f"{method} --set")
     trainer = Trainer(config, dataset, seed, checkpoint, watcher.stage, shared)
+    return _fitted(config, about, trainer.agent.policy, _run(trainer, watcher))
+
+
+def _fit_evidence_agent(
+    config: "AgentConfig",
+    dataset: Dataset,
+    settings: dict[str, Any],
+    seed: int,
+    watcher: Watcher,
+    checkpoint: Path | None,
+    about: dict[str, Any],
+    shared: Path | None,
+    search: Search,
+) -> Fitted:
+    """Values over evidence; how far they may go from the response model is searched."""
+    from bcd4rec.training import Trainer, learning_material
+
+    material = learning_material(config, dataset, seed, watcher.stage)
+    if reason := searching.nothing_to_look_ahead_to(material, dataset):
+        policy = EvidencePolicy(material.model)
+        told = {"kind": search, "reason": f"the response model alone: {reason}", "tried": []}
+        return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "search": told})
+    validator = searching.Validator(dataset, material, seed)
+    tried: list[searching.Tried] = []
+    for place, one in enumerate(options := searching.candidates(config, settings, search)):
+        begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
+        trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material)
+        fitted = _fitted(one, about, trainer.agent.policy, _run(trainer, watcher))
+        found = validator.tried(fitted.policy, one.shrink) if len(options) > 1 else None
+        tried += [found] if found is not None else []
+        if found is None or found.good or place == len(options) - 1:
+            break
+    return replace(fitted, about=fitted.about | {"search": searching.told(search, tried, one.shrink)})
+
+
+def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
     reports = []
     for report in trainer.run():
         reports.append(report)
         watcher.report(trainer, report)
-    policy = trainer.agent.policy()
+    return reports
+
+
+def _fitted(
+    config: "AgentConfig", about: dict[str, Any], policy: Callable[[], SavedPolicy], reports: "list[Report]"
+) -> Fitted:
+    learned = policy()
     last = {key: value for key, value in asdict(reports[-1]).items() if key != "per_second"} if reports else {}
-    return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "training": last}, reports)
+    told = about | {"config": config.model_dump(mode="json"), "training": last}
+    return Fitted(learned, _kind(learned), told, reports)
+
+
+def is_checkpoint_of(folder: Path, config: "AgentConfig") -> bool:
+    return bool(read_json(folder / MANIFEST).get("config") == config.model_dump())
 
 
 def _history(dataset: Dataset) -> dict[str, int]:

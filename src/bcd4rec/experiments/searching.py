@@ -1,0 +1,105 @@
+"""How far an agent over evidence looks ahead is chosen by the log alone, in a few short runs.
+
+Looking ahead moves values away from the response model's, and on a log that says little about what follows, that is
+noise. So values are drawn to the response model, and the search finds how strongly they must be: of the strengths in
+`STRENGTHS`, weakest first, the first whose policy ranks validation slates no worse than the response model does, by
+one standard error of the difference over sessions.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.errors import InputError
+from bcd4rec.evaluation.logged_slates import Cases, Ranker, Values, logged_cases, values_of
+from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.policies.evidence_policy import EvidencePolicy
+from bcd4rec.policies.policy import Policy
+
+if TYPE_CHECKING:
+    from bcd4rec.agents.agent import AgentConfig
+    from bcd4rec.agents.evidence_agent import LearningMaterial
+
+Search = Literal["none", "quick", "full"]
+STRENGTHS: dict[Search, tuple[float, ...]] = {
+    "none": (),
+    "quick": (1.0, 10.0, 100.0),
+    "full": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+}
+MOST = 5000  # validation cases that decide
+MEASURE = "reward_auc"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One run of the search."""
+
+    shrink: float
+    measure: float  # mean over validation cases
+    difference: float  # to the response model
+    error: float  # standard error of the difference, over sessions
+
+    @property
+    def good(self) -> bool:
+        return self.difference >= -self.error
+
+
+def candidates(config: "AgentConfig", settings: dict[str, Any], search: Search) -> list["AgentConfig"]:
+    """Configurations in the order in which they are to be tried; one where there is nothing to choose."""
+    if "shrink" in settings or not STRENGTHS[search]:
+        return [config]
+    return [config.model_copy(update={"shrink": strength}) for strength in STRENGTHS[search]]
+
+
+def nothing_to_look_ahead_to(material: "LearningMaterial", dataset: Dataset) -> str | None:
+    """Why values beyond the next response cannot be learned from this log; None where they can."""
+    shown, responses = material.transitions, dataset.responses
+    if np.isin(shown.response, [responses.code(name) for name in responses.positive]).all():
+        return "nothing was skipped in this log, so it tells which items follow each other and not what they are worth"
+    if not (shown.discount > 0).any():
+        return "every session ends with its first slate, so there is nothing to look ahead to"
+    return None
+
+
+class Validator:
+    """Policies beside the response model on validation cases; without such cases there is nothing to choose by."""
+
+    def __init__(self, dataset: Dataset, material: "LearningMaterial", seed: int):
+        self.cases: Cases | None = None
+        try:
+            self.cases = logged_cases(dataset, "validation", most=MOST, seed=seed)
+        except InputError:
+            return
+        self.response = self._values(EvidencePolicy(material.model))
+
+    def _values(self, policy: Policy) -> Values:
+        assert self.cases is not None  # noqa: S101 (only called where there are cases; for the type checker)
+        return values_of(Ranker("", policy), self.cases)
+
+    def tried(self, policy: SavedPolicy, shrink: float) -> Tried | None:
+        if self.cases is None or MEASURE not in self.response:
+            return None
+        mine, other = self._values(policy)[MEASURE], self.response[MEASURE]
+        known = np.isfinite(mine) & np.isfinite(other)
+        _, session = np.unique(self.cases.session[known], return_inverse=True)
+        apart = (mine - other)[known]
+        mean = float(apart.mean())
+        scatter = np.bincount(session, apart - mean)
+        error = float(np.sqrt((scatter**2).sum()) / len(apart))
+        return Tried(shrink, float(mine[known].mean()), mean, error)
+
+
+def told(search: Search, tried: list[Tried], chosen: float) -> dict[str, Any]:
+    """What the bundle says about the search."""
+    if not tried:
+        return {"kind": search, "shrink": chosen, "tried": []}
+    good = any(one.good for one in tried)
+    reason = (
+        "the weakest pull to the response model that ranks validation slates no worse than it"
+        if good
+        else "nothing ranked validation slates as well as the response model, so the strongest pull to it"
+    )
+    runs = [asdict(one) for one in tried]
+    return {"kind": search, "by": MEASURE, "shrink": chosen, "reason": reason, "tried": runs}
