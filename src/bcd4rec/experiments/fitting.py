@@ -128,16 +128,19 @@ def _fit_evidence_agent(
         told = {"kind": search, "reason": f"the response model alone: {reason}", "tried": []}
         return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "search": told})
     validator = searching.Validator(dataset, material, seed)
+    options = searching.candidates(config, settings, search) if validator.can_tell else [config]
+    best: tuple[Fitted, float] | None = None
     tried: list[searching.Tried] = []
-    for place, one in enumerate(options := searching.candidates(config, settings, search)):
+    for one in options:
         begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
         trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material)
         fitted = _fitted(one, about, trainer.agent.policy, _run(trainer, watcher))
-        found = validator.tried(fitted.policy, one.shrink) if len(options) > 1 else None
-        tried += [found] if found is not None else []
-        if found is None or found.good or place == len(options) - 1:
-            break
-    return replace(fitted, about=fitted.about | {"search": searching.told(search, tried, one.shrink)})
+        if len(options) > 1:
+            tried.append(validator.tried(fitted.policy, one.shrink))
+        if best is None or tried[-1].measure > max(other.measure for other in tried[:-1]):
+            best = fitted, one.shrink
+    assert best is not None  # noqa: S101 (there is at least one option; for the type checker)
+    return replace(best[0], about=best[0].about | {"search": searching.told(search, tried, best[1])})
 
 
 def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":

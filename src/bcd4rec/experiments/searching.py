@@ -1,11 +1,11 @@
 """How far an agent over evidence looks ahead is chosen by the log alone, in a few short runs.
 
 Looking ahead moves values away from the response model's, and on a log that says little about what follows, that is
-noise. So values are drawn to the response model, and the search finds how strongly they must be: of the strengths in
-`STRENGTHS`, weakest first, the first whose policy ranks validation slates no worse than the response model does, by
-one standard error of the difference over sessions.
+noise. So values are drawn to the response model, and the search finds how strongly: of the strengths in `STRENGTHS`
+the one whose policy ranks validation slates best.
 """
 
+import contextlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,6 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Cases, Ranker, Values, logged_cases, values_of
 from bcd4rec.policies.bundle import SavedPolicy
 from bcd4rec.policies.evidence_policy import EvidencePolicy
-from bcd4rec.policies.policy import Policy
 
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import AgentConfig
@@ -41,10 +40,6 @@ class Tried:
     difference: float  # to the response model
     error: float  # standard error of the difference, over sessions
 
-    @property
-    def good(self) -> bool:
-        return self.difference >= -self.error
-
 
 def candidates(config: "AgentConfig", settings: dict[str, Any], search: Search) -> list["AgentConfig"]:
     """Configurations in the order in which they are to be tried; one where there is nothing to choose."""
@@ -64,30 +59,28 @@ def nothing_to_look_ahead_to(material: "LearningMaterial", dataset: Dataset) -> 
 
 
 class Validator:
-    """Policies beside the response model on validation cases; without such cases there is nothing to choose by."""
+    """Policies beside the response model on validation slates."""
 
     def __init__(self, dataset: Dataset, material: "LearningMaterial", seed: int):
-        self.cases: Cases | None = None
-        try:
-            self.cases = logged_cases(dataset, "validation", most=MOST, seed=seed)
-        except InputError:
-            return
-        self.response = self._values(EvidencePolicy(material.model))
+        self._cases: Cases | None = None
+        self._response: Values = {}
+        with contextlib.suppress(InputError):  # without validation sessions there is nothing to choose by
+            self._cases = logged_cases(dataset, "validation", most=MOST, seed=seed)
+            self._response = values_of(Ranker("response", EvidencePolicy(material.model)), self._cases)
 
-    def _values(self, policy: Policy) -> Values:
-        assert self.cases is not None  # noqa: S101 (only called where there are cases; for the type checker)
-        return values_of(Ranker("", policy), self.cases)
+    @property
+    def can_tell(self) -> bool:
+        return MEASURE in self._response
 
-    def tried(self, policy: SavedPolicy, shrink: float) -> Tried | None:
-        if self.cases is None or MEASURE not in self.response:
-            return None
-        mine, other = self._values(policy)[MEASURE], self.response[MEASURE]
+    def tried(self, policy: SavedPolicy, shrink: float) -> Tried:
+        if self._cases is None:
+            raise ValueError("there are no validation slates")
+        mine, other = values_of(Ranker("agent", policy), self._cases)[MEASURE], self._response[MEASURE]
         known = np.isfinite(mine) & np.isfinite(other)
-        _, session = np.unique(self.cases.session[known], return_inverse=True)
+        _, session = np.unique(self._cases.session[known], return_inverse=True)
         apart = (mine - other)[known]
         mean = float(apart.mean())
-        scatter = np.bincount(session, apart - mean)
-        error = float(np.sqrt((scatter**2).sum()) / len(apart))
+        error = float(np.sqrt((np.bincount(session, apart - mean) ** 2).sum()) / len(apart))
         return Tried(shrink, float(mine[known].mean()), mean, error)
 
 
@@ -95,11 +88,5 @@ def told(search: Search, tried: list[Tried], chosen: float) -> dict[str, Any]:
     """What the bundle says about the search."""
     if not tried:
         return {"kind": search, "shrink": chosen, "tried": []}
-    good = any(one.good for one in tried)
-    reason = (
-        "the weakest pull to the response model that ranks validation slates no worse than it"
-        if good
-        else "nothing ranked validation slates as well as the response model, so the strongest pull to it"
-    )
-    runs = [asdict(one) for one in tried]
-    return {"kind": search, "by": MEASURE, "shrink": chosen, "reason": reason, "tried": runs}
+    reason = "the pull to the response model with which validation slates are ranked best"
+    return {"kind": search, "by": MEASURE, "shrink": chosen, "reason": reason, "tried": [asdict(one) for one in tried]}
