@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bcd4rec.commands import _domain
+from bcd4rec.commands import _domain, _worlds
 from bcd4rec.commands._options import Force, Json, Seed, Threads
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure methods on data that others have measured too.")
     group.command("sessions", epilog=EPILOG)(sessions)
     group.command("users", epilog=_domain.EPILOG)(_domain.users)
+    group.command("worlds", epilog=_worlds.EPILOG)(_worlds.worlds)
     app.add_typer(group, name="benchmark")
 
 

@@ -1,0 +1,81 @@
+"""`bcd4rec benchmark worlds`: one default on many logs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bcd4rec.commands._options import Json, Users
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EPILOG = "Example:  bcd4rec benchmark worlds --out worlds/ --seeds 3 --log news/ --log travel/"
+
+
+def worlds(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run. A run that was stopped continues there.")],
+    only: Annotated[
+        str | None, typer.Option(help="Simulated worlds, e.g. random,shop; `none` for logs alone. Default: all.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None, typer.Option("--log", help="A prepared data set with held-out slates; may be repeated.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each world.")] = 3,
+    users: Users = 1000,
+    json: Json = False,
+) -> None:
+    """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
+    from bcd4rec.commands._options import set_threads
+    from bcd4rec.console import emit_json, progress, say, show
+    from bcd4rec.data.dataset import Dataset
+    from bcd4rec.errors import InputError
+    from bcd4rec.experiments import worlds as running
+
+    set_threads(1)
+    names = list(running.WORLDS) if only is None else [] if only == "none" else only.split(",")
+    for name in names:
+        if name not in running.WORLDS:
+            raise InputError(f"--only: found {name!r}, expected some of {', '.join(running.WORLDS)}.")
+    logs = {path.name: path for path in log or []}
+    for path in logs.values():
+        Dataset.load(path)
+    if not names and not logs:
+        raise InputError("There is nothing to measure; name worlds with --only or data sets with --log.")
+    chosen = methods.split(",") if methods else running.METHODS
+    with progress() as tick:
+        found = running.run(out, names, logs, chosen, seeds, users, tick)
+    if json:
+        emit_json({"seeds": seeds, "users": users, "worlds": found})
+    else:
+        show(_table(list(running.rows(found)), seeds))
+        say(f"The results are in {out}.")
+
+
+def _table(rows: "list[tuple[str, str, dict[str, tuple[float, float]]]]", seeds: int) -> "Table":
+    from rich.table import Table
+
+    from bcd4rec.report.methods import friendly
+
+    table = Table(
+        title=f"In %, means of {seeds} runs with half the width of their 95 % intervals", title_justify="left"
+    )
+    columns: dict[str, Any] = {}
+    for _, _, values in rows:
+        columns |= dict.fromkeys(values)
+    table.add_column("log")
+    for name in columns:
+        table.add_column(friendly(name), justify="right")
+    for title, measure, values in rows:
+        best = max(value for name, (value, _) in values.items() if name != "oracle")
+        cells = [_cell(values.get(name), best) for name in columns]
+        table.add_row(f"{title} ({measure})", *cells)
+    return table
+
+
+def _cell(found: tuple[float, float] | None, best: float) -> str:
+    if found is None:
+        return "–"
+    text = f"{found[0]:.1f}" + (f" ± {found[1]:.1f}" if found[1] else "")
+    return f"[bold]{text}[/bold]" if found[0] == best else text
