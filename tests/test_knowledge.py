@@ -303,7 +303,7 @@ def test_little_or_nothing_is_known(rows, lists, categories):
 def test_large_catalogues_do_not_run_over():
     """A session times the size of the catalogue needs more than 32 bits: these two would be one in 32."""
     n_items = 200_000
-    pairs = [(0, 0), (21_474, 2**32 - 21_474 * n_items)]
+    pairs = [(0, 21_475 * n_items - 2**32), (21_475, 0)]
     rows = [(session, item, True, False, 0.5, 0.5, 0.0) for session, item in pairs]
     found = Knowledge.count(counted(rows), Sequences.of([[199_999, 3]]), np.full(n_items, -1, np.int32))
     assert [found.shown[item] - found.shown[1] for _, item in pairs] == pytest.approx([math.log(2)] * 2)
