@@ -92,7 +92,7 @@ class Evidence:
     def rows(self, states: States, candidates: IntArray) -> FloatArray:
         """(B, C, COLUMNS) about `candidates` (B, C), padded with `PAD`, whose rows are 0."""
         wanted = np.require(candidates, np.int32, ["C", "W"])
-        votes = np.where(wanted == PAD, np.float32(0), self.neighbours.scores(states, wanted))
+        votes = self.neighbours.scores(states, wanted)
         out = np.zeros((*wanted.shape, COLUMNS), np.float32)
         kernels.rows_of(*self._histories(states), wanted, votes, self.items, self._boards(), out)
         return out
