@@ -262,7 +262,7 @@ class _Others:
         drawn = self._rng.permuted(near, axis=1)[:, :size]
         items = np.concatenate([chosen.action[some, None], popular, drawn], axis=1).astype(np.int32)
         among = (items[:, :, None] == near[:, None, :]).any(axis=2) & (items != PAD)
-        chance = (OTHERS - size) * self._popularity[np.maximum(items, 0)] + among / NEAR
+        chance = (OTHERS - size) * self._popularity[np.maximum(items, 0)] + among * (drawn.shape[1] / near.shape[1])
         picked = np.zeros(items.shape)
         picked[:, 0] = 1.0
         inside = items != PAD
