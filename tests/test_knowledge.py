@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -258,15 +257,6 @@ def test_every_session_is_in_one_fold(sessions, count):
         assert {mask.sum() for mask in masks} <= {sessions // count, -(-sessions // count)}
     same = folds(sessions, count, np.random.default_rng(0))
     assert all((left == right).all() for left, right in zip(masks, same, strict=True))
-
-
-def test_counting_some_rows_is_counting_them_alone():
-    rows = some_rows(10, 8, 6, 50)
-    mask = np.array([row[0] % 2 == 0 for row in rows])
-    some = counted(rows)[mask]
-    alone = counted([row for row in rows if row[0] % 2 == 0])
-    for field in fields(Counted):
-        np.testing.assert_array_equal(getattr(some, field.name), getattr(alone, field.name))
 
 
 MANY = [[0, 1, 2]] * 5  # as often together as chance has it: a matrix of zeros
