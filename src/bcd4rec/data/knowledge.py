@@ -60,9 +60,6 @@ class Counted:
     expected_target: Doubles
     height: Doubles  # how far above the middle of its slate the item stood, in logarithms of places; 0 without places
 
-    def __getitem__(self, rows: Any) -> Self:
-        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
-
 
 @dataclass(frozen=True)
 class Knowledge:

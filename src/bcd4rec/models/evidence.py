@@ -16,7 +16,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models import evidence_kernels as kernels
 from bcd4rec.models.evidence_kernels import COLUMNS, OWN, Boards, Items
-from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours
+from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, check_items
 
 NAMES = (
     "positive lift",
@@ -44,7 +44,6 @@ NAMES = (
     "any vote",
 )
 SUMMARY = 4  # what is told of a session itself, see `summary`
-ROWS = 4096  # sessions whose rows are made at once
 
 
 class Evidence:
@@ -84,12 +83,18 @@ class Evidence:
         boards: Boards = self._local.boards
         return boards
 
+    def _histories(self, states: States) -> tuple[IntArray, IntArray]:
+        """Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied."""
+        check_items(states.skips, PAD, self.n_items)  # the neighbours check the positives
+        positives, skips = (np.require(one, np.int32, ["C", "W"]) for one in (states.positives, states.skips))
+        return positives, skips
+
     def rows(self, states: States, candidates: IntArray) -> FloatArray:
         """(B, C, COLUMNS) about `candidates` (B, C), padded with `PAD`, whose rows are 0."""
-        wanted = np.require(candidates, np.int32, ["C"])
-        votes = np.where(wanted == PAD, np.float32(0), self.neighbours.scores(states, wanted))
+        wanted = np.require(candidates, np.int32, ["C", "W"])
+        votes = self.neighbours.scores(states, wanted)
         out = np.zeros((*wanted.shape, COLUMNS), np.float32)
-        kernels.rows_of(*_histories(states), wanted, votes, self.items, self._boards(), out)
+        kernels.rows_of(*self._histories(states), wanted, votes, self.items, self._boards(), out)
         return out
 
     def sums(self, states: States, weights: FloatArray) -> FloatArray:
@@ -98,7 +103,7 @@ class Evidence:
         own = weights[:, :OWN] @ self.items.own.T  # (R, A)
         out = np.repeat(own[:, None], len(states), axis=1)
         votes = self.neighbours.scores(states)
-        kernels.add_sums(*_histories(states), votes, weights, self.items, self._boards(), out)
+        kernels.add_sums(*self._histories(states), votes, weights, self.items, self._boards(), out)
         return out
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -108,10 +113,6 @@ class Evidence:
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
         return cls(Knowledge.restore(arrays), Sequences(arrays["likes.items"], arrays["likes.offsets"]))
-
-
-def _histories(states: States) -> tuple[IntArray, IntArray]:
-    return np.require(states.positives, np.int32, ["C"]), np.require(states.skips, np.int32, ["C"])
 
 
 def summary(states: States) -> FloatArray:

@@ -36,6 +36,7 @@ Notify = Callable[[str, float], None]  # what is being done, and which share of 
 
 FOLDS = 4
 MOST_ROWS = 400_000  # impressions that weights are learned from; counts are taken from all
+EXPLAINED_ROWS = 100_000  # impressions that the weights of the circumstances alone are learned from
 PRIOR = 10.0  # precision of the normal prior of a weight, in observations; columns have unit size
 PLACES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)  # places from one of these to the next are alike
 OTHERS, NEAR = 10, 40  # where nothing was skipped, so many other items stand in for skips; see `_Others`
@@ -114,7 +115,6 @@ def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[R
     shown = dataset.transitions("train")
     levels = _levels(dataset.responses)
     around = circumstances(shown, dataset.states)
-    counted = _counted(shown, dataset, around)
     sampled = _sample_sessions(shown, dataset, generator(seed, "response sample"))
     chosen = np.flatnonzero(sampled[shown.session])
     rows, fold = np.zeros((len(chosen), COLUMNS), np.float32), np.zeros(len(chosen), np.int8)
@@ -122,14 +122,14 @@ def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[R
     aside: list[Evidence] = []
     for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
         notify("counting", number / (FOLDS + 1))
-        aside.append(_evidence(dataset, counted, ~left_out))
+        aside.append(_evidence(dataset, shown, around, ~left_out))
         mine = np.flatnonzero(left_out[shown.session[chosen]])
         part = _take(shown, chosen[mine])
         rows[mine], fold[mine] = slate_rows(aside[-1], part, dataset.states), number
         if others is not None:
             others.draw(aside[-1], part)
     notify("counting", FOLDS / (FOLDS + 1))
-    everything = _evidence(dataset, counted, np.ones(len(dataset.sessions), np.bool_))
+    everything = _evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
     notify("weighing", 1.0)
     sample = Sample(_take(shown, chosen), rows, fold, aside)
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
@@ -192,8 +192,7 @@ def _heights(shown: Transitions) -> Doubles:
     return heights
 
 
-def _counted(shown: Transitions, dataset: Dataset, around: FloatArray) -> Counted:
-    responses = dataset.responses
+def _counted(shown: Transitions, around: FloatArray, responses: Responses) -> Counted:
     positive = np.isin(shown.response, [responses.code(name) for name in responses.positive])
     target = shown.response == responses.code(responses.target)
     expected = [_explained(around, answers) for answers in (positive, target)]
@@ -202,7 +201,7 @@ def _counted(shown: Transitions, dataset: Dataset, around: FloatArray) -> Counte
 
 def _explained(around: FloatArray, answers: Mask) -> Doubles:
     """(n,) the chance of an answer by the circumstances alone."""
-    rows = np.linspace(0, len(answers) - 1, min(len(answers), MOST_ROWS)).astype(np.int64)
+    rows = np.linspace(0, len(answers) - 1, min(len(answers), EXPLAINED_ROWS)).astype(np.int64)
     weights = logistic(around[rows], answers[rows].astype(np.float64), np.full(around.shape[1], 1e-3))
     chances: Doubles = expit(around @ weights).astype(np.float64)
     return chances
@@ -217,9 +216,11 @@ def _sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Genera
     return chosen
 
 
-def _evidence(dataset: Dataset, counted: Counted, sessions: Mask) -> Evidence:
-    likes = dataset.sequences("train", sessions)
-    return Evidence(Knowledge.count(counted[sessions[counted.session]], likes, dataset.categories), likes)
+def _evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
+    """Counted from these sessions and from nothing else, also what their circumstances led to expect."""
+    likes, mine = dataset.sequences("train", sessions), np.flatnonzero(sessions[shown.session])
+    counted = _counted(_take(shown, mine), around[mine], dataset.responses)
+    return Evidence(Knowledge.count(counted, likes, dataset.categories), likes)
 
 
 def slate_rows(evidence: Evidence, shown: Transitions, states: States) -> FloatArray:
@@ -262,7 +263,7 @@ class _Others:
         drawn = self._rng.permuted(near, axis=1)[:, :size]
         items = np.concatenate([chosen.action[some, None], popular, drawn], axis=1).astype(np.int32)
         among = (items[:, :, None] == near[:, None, :]).any(axis=2) & (items != PAD)
-        chance = (OTHERS - size) * self._popularity[np.maximum(items, 0)] + among / NEAR
+        chance = (OTHERS - size) * self._popularity[np.maximum(items, 0)] + among * (drawn.shape[1] / near.shape[1])
         picked = np.zeros(items.shape)
         picked[:, 0] = 1.0
         inside = items != PAD

@@ -76,7 +76,7 @@ class SessionNeighbours:
     """Training sessions in an inverted index, compared with the session at hand."""
 
     def __init__(self, weighting: Weighting, sequences: Sequences, n_items: int):
-        _check(sequences.items, 0, n_items)
+        check_items(sequences.items, 0, n_items)
         self.weighting, self.n_items = weighting, n_items
         self.sequences = Sequences(sequences.items.astype(np.int32), sequences.offsets.astype(np.int64))
         self._index = kernels.build_index(self.sequences.items, self.sequences.offsets, n_items)
@@ -90,7 +90,7 @@ class SessionNeighbours:
             out = np.zeros((len(states), self.n_items), np.float32)
             kernels.score_all(queries, self._index, self._tables, self._room(), out)
         else:
-            _check(candidates, PAD, self.n_items)
+            check_items(candidates, PAD, self.n_items)
             wanted, out = np.require(candidates, np.int32, ["C", "W"]), np.empty(candidates.shape, np.float32)
             kernels.score_candidates(queries, self._index, self._tables, self._room(), wanted, out)
         return out
@@ -104,7 +104,7 @@ class SessionNeighbours:
         return items, scores
 
     def _queries(self, sequences: Sequences) -> Queries:
-        _check(sequences.items, 0, self.n_items)
+        check_items(sequences.items, 0, self.n_items)
         items, offsets = (
             np.require(sequences.items, np.int32, ["C", "W"]),
             np.require(sequences.offsets, np.int64, ["C", "W"]),
@@ -129,7 +129,7 @@ def as_sequences(states: States) -> Sequences:
     return Sequences(states.positives[states.positives != PAD], np.append(0, np.cumsum(states.lengths, dtype=np.int64)))
 
 
-def _check(items: IntArray, lowest: int, n_items: int) -> None:
+def check_items(items: IntArray, lowest: int, n_items: int) -> None:
     """Compiled code does not check its indices."""
     if items.size and not (lowest <= items.min() and items.max() < n_items):
         raise ValueError(f"item indices from {items.min()} to {items.max()} in a catalogue of {n_items} items")

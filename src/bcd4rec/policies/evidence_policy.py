@@ -81,8 +81,8 @@ class EvidencePolicy:
         if returns is not None:
             scores = returns.reward.mean() * scores + sums[len(response.gains)]
             scores += (returns.session.mean() * returns.session_values(states) + returns.constant.mean())[:, None]
-        if self.constrained:
-            allowed = self._allowed(states, sums if candidates is None else None)
+        if self.behaviour is not None and self.constrained:
+            allowed = self.behaviour.allowed(sums[-1] if candidates is None else self._behaviour_logits(states))
             scores[~(allowed if candidates is None else np.take_along_axis(allowed, candidates, axis=1))] = -np.inf
         if candidates is not None:
             scores[candidates == PAD] = -np.inf
@@ -93,14 +93,9 @@ class EvidencePolicy:
         rows = [self.model.weights.evidence]
         if self.returns is not None:
             rows.append(self.returns.evidence.mean(axis=0, keepdims=True))
-        if self.behaviour is not None and self.behaviour.beta > 0:
+        if self.behaviour is not None and self.constrained:
             rows.append(self.behaviour.evidence[None])
         return np.concatenate(rows).astype(np.float32)
-
-    def _allowed(self, states: States, sums: FloatArray | None) -> NDArray[np.bool_]:
-        if self.behaviour is None:
-            raise ValueError("the bundle has no behaviour model")
-        return self.behaviour.allowed(self._behaviour_logits(states) if sums is None else sums[-1])
 
     def _behaviour_logits(self, states: States) -> FloatArray:
         if self.behaviour is None:
