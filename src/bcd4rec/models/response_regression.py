@@ -58,7 +58,10 @@ class ResponseWeights:
 
     def rewards(self, logits: FloatArray) -> FloatArray:
         """Expected rewards (…) of evidence logits (R, …, B, C) or (R, B) to which the session's part was added."""
-        return (self.least + np.tensordot(self.gains, expit(logits), 1)).astype(np.float32)
+        with np.errstate(over="ignore"):  # exp(−logit) = ∞ is a chance of 0
+            chances = 1.0 / (1.0 + np.exp(-logits))  # several times faster than SciPy's `expit`
+        found: FloatArray = np.tensordot(self.gains.astype(np.float32), chances, 1) + np.float32(self.least)
+        return found
 
     def logits(self, rows: FloatArray, states: FloatArray) -> FloatArray:
         """(R, …) of evidence `rows` (…, COLUMNS) in sessions with summaries `states` (…, SUMMARY)."""
