@@ -12,11 +12,20 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bcd4rec.data.knowledge import Knowledge
+from bcd4rec.data.knowledge import Knowledge, refuse_other_lists
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models import evidence_kernels as kernels
-from bcd4rec.models.evidence_kernels import CATEGORY_SHARES, COLUMNS, OWN, TASTE_LIKED, TASTE_SKIPPED, Boards, Items, Offsets
+from bcd4rec.models.evidence_kernels import (
+    CATEGORY_SHARES,
+    COLUMNS,
+    OWN,
+    TASTE_LIKED,
+    TASTE_SKIPPED,
+    Boards,
+    Items,
+    Offsets,
+)
 from bcd4rec.models.knn_kernels import Votes
 from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, refuse_other_items
 
@@ -169,7 +178,10 @@ class Evidence:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        return cls(Knowledge.restore(arrays), Sequences(arrays["likes.items"], arrays["likes.offsets"]))
+        knowledge = Knowledge.restore(arrays)
+        items, offsets = arrays["likes.items"], arrays["likes.offsets"]
+        refuse_other_lists("likes", offsets, items, len(offsets) - 1, knowledge.n_items)
+        return cls(knowledge, Sequences(items, offsets))
 
 
 def summary(states: States) -> FloatArray:

@@ -8,8 +8,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bcd4rec.data.knowledge import refuse_other_shape
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.models.evidence import Evidence, Lists, summary, summary_of_counts
+from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
+from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.bundle import KINDS, Arrays
 
@@ -36,6 +38,15 @@ class ReturnWeights:
 
     def arrays(self) -> Arrays:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def restore(cls, arrays: Arrays) -> Self:
+        found = cls(**arrays)
+        count, hidden = len(found.reward), len(found.hidden)
+        shapes = [(count,), (count, COLUMNS), (count,), (count,), (hidden, SUMMARY + 1), (hidden + 1,)]
+        for field, shape in zip(fields(cls), shapes, strict=True):
+            refuse_other_shape(field.name, getattr(found, field.name), shape, np.float32)
+        return found
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,8 @@ class EvidencePolicy:
         model = ResponseModel(Evidence.restore(part("evidence.")), weights)
         returns = behaviour = None
         if settings["returns"]:
-            returns = ReturnWeights(**part("returns."))
+            returns = ReturnWeights.restore(part("returns."))
         if settings["beta"] is not None:
+            refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (COLUMNS,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
         return cls(model, returns, behaviour)
