@@ -17,7 +17,7 @@ from bcd4rec.serving import retrieval
 from bcd4rec.serving.loading import Served, load
 from bcd4rec.serving.model import OnnxPolicy
 from bcd4rec.serving.recommending import Recommender
-from bcd4rec.serving.retrieval import DEPTH, POOL, Retrieval, exact_best, retrieval_for
+from bcd4rec.serving.retrieval import DEPTH, POOL, InvertedFile, exact_best, retrieval_for
 
 ITEMS, WIDTH = 5_000, 12
 
@@ -35,9 +35,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 @pytest.fixture(scope="module")
-def found(served: Served) -> Retrieval:
+def found(served: Served) -> InvertedFile:
     made = retrieval_for(served, large=ITEMS - 1)
-    assert made is not None
+    assert isinstance(made, InvertedFile)
     return made
 
 
@@ -53,10 +53,11 @@ def test_exact_best_is_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(best.tolist()) == set(sorted(range(len(table)), key=lambda item: -scores[item])[:7])
 
 
-def test_recall_is_what_it_says(served: Served, found: Retrieval) -> None:
+def test_recall_is_what_it_says(served: Served, found: InvertedFile) -> None:
     policy = served.policy
     assert isinstance(policy, OnnxPolicy)
-    states = retrieval.likely_states(served, policy)
+    table = policy.tower.table
+    states = retrieval.likely_states(served, lambda some: exact_best(policy.preference(some)[0], table, DEPTH))
     assert (states.positives[0] == -1).all()
     hits = []
     for row in range(len(states)):
@@ -70,7 +71,7 @@ def test_recall_is_what_it_says(served: Served, found: Retrieval) -> None:
     assert np.mean(hits) == pytest.approx(found.measured.recall, abs=0.02)
 
 
-def test_values_are_exact_and_liked_items_never_return(served: Served, found: Retrieval) -> None:
+def test_values_are_exact_and_liked_items_never_return(served: Served, found: InvertedFile) -> None:
     recommender, plain = Recommender(served, found), Recommender(served)
     states = served.states([7, 70], [])
     exact = plain.slate(states, 9, [7, 70], None, Exploration())
@@ -82,7 +83,7 @@ def test_values_are_exact_and_liked_items_never_return(served: Served, found: Re
     assert not set(gone) & set(recommender.slate(states, 9, gone, None, Exploration()).items.tolist())
 
 
-def test_exploration_stays_among_what_was_retrieved(served: Served, found: Retrieval) -> None:
+def test_exploration_stays_among_what_was_retrieved(served: Served, found: InvertedFile) -> None:
     policy = served.policy
     assert isinstance(policy, OnnxPolicy)
     states = served.states([7], [])
@@ -95,13 +96,14 @@ def test_exploration_stays_among_what_was_retrieved(served: Served, found: Retri
 
 
 def test_an_index_is_used_only_for_the_bundle_it_was_made_from(
-    served: Served, found: Retrieval, tmp_path: Path
+    served: Served, found: InvertedFile, tmp_path: Path
 ) -> None:
     written = found.save(tmp_path, "one version")
     assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
-    again = Retrieval.read(tmp_path, "one version")
+    assert isinstance(served.policy, OnnxPolicy)
+    again = InvertedFile.read(served.policy, tmp_path, "one version")
     assert again is not None
     assert again.measured == found.measured
     query = np.ones((1, WIDTH), np.float32)
     assert again.pool(query, 3).tolist() == found.pool(query, 3).tolist()
-    assert Retrieval.read(tmp_path, "another") is None
+    assert InvertedFile.read(served.policy, tmp_path, "another") is None

@@ -34,7 +34,6 @@ from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
 from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.model import OnnxPolicy
 from bcd4rec.serving.rates import arm_rates, clustered, wilson
 from bcd4rec.serving.recommending import Recommender
 from bcd4rec.serving.running import listen
@@ -102,35 +101,32 @@ def test_the_same_request_explores_alike(served: Served) -> None:
 def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "MOST", 3)
     policy, sessions = served.policy, [[], [2], [5, 9, 2], [7, 7], [1, 2, 3, 4, 5, 6, 7]]
-    assert isinstance(policy, OnnxPolicy)
     rows: list[int] = []
-    whole = policy.preference
-    monkeypatch.setattr(policy, "preference", lambda states: rows.append(len(states)) or whole(states))
+    whole = policy.scores
+    monkeypatch.setattr(policy, "scores", lambda states: rows.append(len(states)) or whole(states))
     one = together.Together(policy)
     states = [served.states(liked, [3, 3]) for liked in sessions]
 
     async def ask() -> list[Any]:
-        alone = await one.preference(states[0])
-        gone = asyncio.ensure_future(one.preference(states[1]))
+        alone = await one.scores(states[0])
+        gone = asyncio.ensure_future(one.scores(states[1]))
         asyncio.get_running_loop().call_soon(gone.cancel)  # a client that does not wait for its answer
-        found = await asyncio.gather(*map(one.preference, states), gone, return_exceptions=True)
+        found = await asyncio.gather(*map(one.scores, states), gone, return_exceptions=True)
         return [alone, *found]
 
     alone, *found, gone = asyncio.run(ask())
     assert rows == [1, 3, 3]
     assert isinstance(gone, asyncio.CancelledError)
-    for state, (preference, bias) in zip([states[0], *states], [alone, *found], strict=True):
-        np.testing.assert_allclose(preference, whole(state)[0], atol=1e-6)
-        np.testing.assert_allclose(bias, whole(state)[1], atol=1e-6)
+    for state, scores in zip([states[0], *states], [alone, *found], strict=True):
+        np.testing.assert_allclose(scores, whole(state), atol=1e-6)
 
 
 def test_what_fails_fails_for_all_that_came_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(served.policy, OnnxPolicy)
-    monkeypatch.setattr(served.policy, "preference", lambda states: 1 // 0)
+    monkeypatch.setattr(served.policy, "scores", lambda states: 1 // 0)
     one, states = together.Together(served.policy), served.states([], [])
 
     async def ask() -> list[Any]:
-        return await asyncio.gather(one.preference(states), one.preference(states), return_exceptions=True)
+        return await asyncio.gather(one.scores(states), one.scores(states), return_exceptions=True)
 
     assert [type(error) for error in asyncio.run(ask())] == [ZeroDivisionError] * 2
 

@@ -122,8 +122,8 @@ def _about(arm: "Arm") -> str:
         return f"{text}, scored exactly."
     found = retrieval.measured
     return (
-        f"{text}, retrieved by faiss: recall {100 * found.recall:.1f} % of the best 20 on the policy's own queries, "
-        f"{found.milliseconds:.1f} ms."
+        f"{text}, retrieved by {retrieval.means}: recall {100 * found.recall:.1f} % of the best 20 on the policy's own "
+        f"queries, {found.milliseconds:.1f} ms."
     )
 
 

@@ -119,12 +119,40 @@ class Knowledge:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        def part(name: str) -> Any:
-            if name in arrays:
-                return arrays[name]
-            return Neighbours(*(arrays[f"{name}.{field.name}"] for field in fields(Neighbours)))
+        """What `arrays` gave; refuses any other, because compiled code does not look where it reads."""
+        found: dict[str, Any] = {}
+        for name, kind in cls.__annotations__.items():
+            parts = [arrays[f"{name}.{part.name}"] for part in fields(Neighbours)] if kind is Neighbours else []
+            found[name] = Neighbours(*parts) if parts else arrays[name]
+        known = cls(**found)
+        n_items = known.n_items
+        refuse_other_shape("categories", known.categories, (n_items,), np.int32)
+        if known.categories.min(initial=PAD) < PAD:
+            raise ValueError(f"categories hold {known.categories.min()}, expected at least {PAD}")
+        for name in ("positive", "target", "popularity", "shown", "height"):
+            refuse_other_shape(name, found[name], (n_items,), np.float32)
+        refuse_other_shape("tastes", known.tastes, (n_items, *known.tastes.shape[1:2]), np.float32)
+        for name in ("similar", "followers"):
+            neighbours = found[name]
+            refuse_other_lists(name, neighbours.offsets, neighbours.items, n_items, n_items)
+            refuse_other_shape(f"{name}.weights", neighbours.weights, neighbours.items.shape, np.float32)
+        return known
 
-        return cls(*(part(field.name) for field in fields(cls)))
+
+def refuse_other_shape(name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: type[np.generic]) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        expected = f"expected {np.dtype(dtype)} of shape {shape}"
+        raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, {expected}")
+
+
+def refuse_other_lists(name: str, offsets: NDArray[Any], items: NDArray[Any], count: int, n_items: int) -> None:
+    """Ragged lists of items, `count` of them."""
+    refuse_other_shape(f"{name}.offsets", offsets, (count + 1,), np.int64)
+    refuse_other_shape(f"{name}.items", items, items.shape[:1], np.int32)
+    if offsets[0] != 0 or offsets[-1] != len(items) or (np.diff(offsets) < 0).any():
+        raise ValueError(f"{name}.offsets do not fit {len(items)} items")
+    if len(items) and not (items.min() >= 0 and items.max() < n_items):
+        raise ValueError(f"{name}.items run from {items.min()} to {items.max()} in a catalogue of {n_items} items")
 
 
 def folds(sessions: int, count: int, rng: np.random.Generator) -> Iterator[Mask]:

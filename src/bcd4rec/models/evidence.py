@@ -6,17 +6,28 @@ and tastes, and sums over the items that the session has something to do with.
 """
 
 import threading
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bcd4rec.data.knowledge import Knowledge
+from bcd4rec.data.knowledge import Knowledge, refuse_other_lists
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models import evidence_kernels as kernels
-from bcd4rec.models.evidence_kernels import COLUMNS, OWN, Boards, Items
-from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, check_items
+from bcd4rec.models.evidence_kernels import (
+    CATEGORY_SHARES,
+    COLUMNS,
+    OWN,
+    TASTE_LIKED,
+    TASTE_SKIPPED,
+    Boards,
+    Items,
+    Offsets,
+)
+from bcd4rec.models.knn_kernels import Votes
+from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, refuse_other_items
 
 NAMES = (
     "positive lift",
@@ -44,6 +55,16 @@ NAMES = (
     "any vote",
 )
 SUMMARY = 4  # what is told of a session itself, see `summary`
+LISTED = 6_000  # best items of a large catalogue that any session looks at
+
+
+class Lists(NamedTuple):
+    """The best items when a session says nothing about them."""
+
+    best: IntArray  # (C,) ascending
+    tastes: FloatArray  # (D, C) theirs
+    category_offsets: Offsets
+    category_order: IntArray  # the best items of category c stand from offsets[c] to offsets[c + 1], best first
 
 
 class Evidence:
@@ -83,28 +104,75 @@ class Evidence:
         boards: Boards = self._local.boards
         return boards
 
-    def _histories(self, states: States) -> tuple[IntArray, IntArray]:
-        """Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied."""
-        check_items(states.skips, PAD, self.n_items)  # the neighbours check the positives
-        positives, skips = (np.require(one, np.int32, ["C", "W"]) for one in (states.positives, states.skips))
-        return positives, skips
-
     def rows(self, states: States, candidates: IntArray) -> FloatArray:
         """(B, C, COLUMNS) about `candidates` (B, C), padded with `PAD`, whose rows are 0."""
+        refuse_other_items(candidates, PAD, self.n_items)
         wanted = np.require(candidates, np.int32, ["C", "W"])
-        votes = self.neighbours.scores(states, wanted)
         out = np.zeros((*wanted.shape, COLUMNS), np.float32)
-        kernels.rows_of(*self._histories(states), wanted, votes, self.items, self._boards(), out)
+        kernels.rows_of(*self._histories(states), wanted, self.items, self._boards(), out)
         return out
 
-    def sums(self, states: States, weights: FloatArray) -> FloatArray:
-        """(R, B, A) weights (R, COLUMNS) · evidence about every item, without making the rows."""
-        weights = np.require(weights, np.float32, ["C"])
-        own = weights[:, :OWN] @ self.items.own.T  # (R, A)
+    def own_sums(self, weights: FloatArray) -> FloatArray:
+        """(R, A) weights (R, COLUMNS) · the items' own columns: what `sums` are without a session."""
+        found: FloatArray = weights[:, :OWN] @ self.items.own.T
+        return found
+
+    def sums(self, states: States, weights: FloatArray, own: FloatArray | None = None) -> FloatArray:
+        """(R, B, A) weights (R, COLUMNS) · evidence about every item, without making the rows.
+
+        `own` are the `own_sums` of the weights, where they are known already.
+        """
+        weights = np.ascontiguousarray(weights, np.float32)
+        own = self.own_sums(weights) if own is None else own
         out = np.repeat(own[:, None], len(states), axis=1)
-        votes = self.neighbours.scores(states)
-        kernels.add_sums(*self._histories(states), votes, weights, self.items, self._boards(), out)
+        tastes = np.zeros((len(weights), len(states), self.items.tastes.shape[1]), np.float32)
+        kernels.add_sums(*self._histories(states), weights, self.items, self._boards(), out, tastes)
+        if tastes.any():
+            out += tastes @ self._axes
         return out
+
+    @cached_property
+    def _axes(self) -> FloatArray:
+        """(D, A) tastes by axis: products with all of them are several times faster this way round."""
+        return np.ascontiguousarray(self.items.tastes.T)
+
+    def lists(self, values: list[FloatArray]) -> Lists:
+        """For `pool`: the best items by several values (A,) of them, the last of which also ranks within categories."""
+        orders = [np.argsort(-one, kind="stable").astype(np.int32) for one in values]
+        ranked = orders[-1]
+        categories = self.items.categories[ranked]
+        grouped = ranked[np.argsort(categories, kind="stable")][np.count_nonzero(categories < 0) :]
+        sizes = np.diff(self.items.category_offsets)
+        rank = np.arange(len(grouped)) - np.repeat(self.items.category_offsets[:-1], sizes)
+        kept = rank < CATEGORY_SHARES
+        best = np.unique(np.concatenate([order[:LISTED] for order in orders]))
+        offsets = np.append(0, np.cumsum(np.minimum(sizes, CATEGORY_SHARES)))
+        return Lists(best, np.ascontiguousarray(self.items.tastes[best].T), offsets, grouped[kept])
+
+    def listed_tastes(self, states: States, lists: Lists, weights: FloatArray) -> FloatArray:
+        """(R, C) what the tastes of one state say about the items of `lists.best`, by weights (R, COLUMNS)."""
+        tastes = self.items.tastes
+        liked, skipped = states.positives[0][states.positives[0] != PAD], states.skips[0][states.skips[0] != PAD]
+        sums = (tastes[liked].sum(axis=0), tastes[liked[-1:]].sum(axis=0), tastes[skipped].sum(axis=0))
+        found: FloatArray = weights[:, TASTE_LIKED : TASTE_SKIPPED + 1] @ np.stack(sums) @ lists.tastes
+        return found
+
+    def pool(self, states: States, lists: Lists, more: IntArray) -> IntArray:
+        """(C,) the items among which the best are for one state, ascending: those that the session has something to do
+        with, the best of its categories, and `more`."""
+        positives, skips, votes = self._histories(states)
+        found = kernels.pool_of(
+            positives, skips, votes, more, lists.category_offsets, lists.category_order, self.items, self._boards()
+        )
+        found.sort()
+        return found
+
+    def _histories(self, states: States) -> tuple[IntArray, IntArray, Votes]:
+        refuse_other_items(states.skips, PAD, self.n_items)
+        votes = self.neighbours.votes(states)  # looks at the positive items
+        # Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied.
+        positives, skips = (np.require(one, np.int32, ["C", "W"]) for one in (states.positives, states.skips))
+        return positives, skips, votes
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         likes = self.neighbours.sequences
@@ -112,11 +180,19 @@ class Evidence:
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        return cls(Knowledge.restore(arrays), Sequences(arrays["likes.items"], arrays["likes.offsets"]))
+        knowledge = Knowledge.restore(arrays)
+        items, offsets = arrays["likes.items"], arrays["likes.offsets"]
+        refuse_other_lists("likes", offsets, items, len(offsets) - 1, knowledge.n_items)
+        return cls(knowledge, Sequences(items, offsets))
 
 
 def summary(states: States) -> FloatArray:
     """(B, SUMMARY) of the session itself: 1, whether anything was liked, logs of 1 + the counts of likes and skips."""
-    likes, skips = (states.positives != PAD).sum(axis=1), (states.skips != PAD).sum(axis=1)
-    columns = (np.ones(len(states)), likes > 0, np.log1p(likes), np.log1p(skips))
-    return np.stack(columns, axis=1).astype(np.float32)
+    return summary_of_counts(np.count_nonzero(states.positives != PAD, 1), np.count_nonzero(states.skips != PAD, 1))
+
+
+def summary_of_counts(likes: Any, skips: Any) -> FloatArray:
+    """(B, SUMMARY) of sessions with so many likes and skips (B,)."""
+    found = np.ones((len(likes), SUMMARY), np.float32)
+    found[:, 1], found[:, 2], found[:, 3] = np.minimum(likes, 1), np.log1p(likes), np.log1p(skips)
+    return found

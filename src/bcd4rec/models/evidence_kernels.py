@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcd4rec.data.states import FloatArray, IntArray
-from bcd4rec.models.knn_kernels import kernel
+from bcd4rec.models.knn_kernels import Votes, kernel
 
 Offsets = NDArray[np.int64]
 
@@ -27,6 +27,8 @@ OWN = 5
 
 # Similarities, shares and votes are small, and their differences matter near 0: logarithms are taken of multiples.
 SIMILARITY_SCALE, FOLLOWING_SCALE, VOTES_SCALE = 10.0, 100.0, 100.0
+
+CATEGORY_SHARES = 1_000  # items of a pool that a session's categories share
 
 
 class Items(NamedTuple):
@@ -54,6 +56,7 @@ class Boards(NamedTuple):
     similar_skipped: FloatArray
     liked: FloatArray
     skipped: FloatArray
+    votes: FloatArray
     touched: NDArray[np.bool_]  # (A,)
     items: IntArray  # (A,) the touched items
     category_likes: FloatArray  # (C,)
@@ -87,6 +90,7 @@ def make_boards(items: Items) -> Boards:
         board(n_items),
         board(n_items),
         board(n_items),
+        board(n_items),
         np.zeros(n_items, np.bool_),
         np.empty(n_items, np.int32),
         board(categories),
@@ -106,11 +110,20 @@ def _touch(item: int, count: int, boards: Boards) -> int:
 
 
 @kernel
-def _gather(positives: IntArray, skips: IntArray, items: Items, boards: Boards) -> Session:
+def _touch_category(category: int, count: int, boards: Boards) -> int:
+    if boards.category_likes[category] > 0.0 or boards.category_skips[category] > 0.0:
+        return count
+    boards.categories[count] = category
+    return count + 1
+
+
+@kernel
+def _gather(b: int, positives: IntArray, skips: IntArray, votes: Votes, items: Items, boards: Boards) -> Session:
+    """Put on the boards what state `b` says."""
     touched, categories, likes, categorised, last = 0, 0, 0, 0, -1
     first_category, last_category = -1, -1
     boards.tastes[:] = 0.0
-    for item in positives:
+    for item in positives[b]:
         if item < 0:
             break
         category = items.categories[item]
@@ -121,9 +134,7 @@ def _gather(positives: IntArray, skips: IntArray, items: Items, boards: Boards) 
         boards.liked[item] += 1.0
         if category >= 0:
             categorised += 1
-            if boards.category_likes[category] == 0.0 and boards.category_skips[category] == 0.0:
-                boards.categories[categories] = category
-                categories += 1
+            categories = _touch_category(category, categories, boards)
             boards.category_likes[category] += 1.0
         for at in range(items.similar_offsets[item], items.similar_offsets[item + 1]):
             touched = _touch(items.similar_items[at], touched, boards)
@@ -136,21 +147,22 @@ def _gather(positives: IntArray, skips: IntArray, items: Items, boards: Boards) 
             touched = _touch(items.follower_items[at], touched, boards)
             boards.follows[items.follower_items[at]] = items.follower_weights[at]
         boards.tastes[1] = items.tastes[last]
-    for item in skips:
+    for item in skips[b]:
         if item < 0:
             break
         category = items.categories[item]
         touched = _touch(item, touched, boards)
         boards.skipped[item] += 1.0
         if category >= 0:
-            if boards.category_likes[category] == 0.0 and boards.category_skips[category] == 0.0:
-                boards.categories[categories] = category
-                categories += 1
+            categories = _touch_category(category, categories, boards)
             boards.category_skips[category] += 1.0
         for at in range(items.similar_offsets[item], items.similar_offsets[item + 1]):
             touched = _touch(items.similar_items[at], touched, boards)
             boards.similar_skipped[items.similar_items[at]] += items.similar_weights[at]
         boards.tastes[2] += items.tastes[item]
+    for at in range(votes.offsets[b], votes.offsets[b + 1]):
+        touched = _touch(votes.items[at], touched, boards)
+        boards.votes[votes.items[at]] = votes.scores[at]
     return Session(touched, categories, likes, categorised, first_category, last_category, last)
 
 
@@ -159,22 +171,30 @@ def _clear(session: Session, boards: Boards) -> None:
     for place in range(session.touched):
         item = boards.items[place]
         boards.similar_liked[item] = boards.similar_last[item] = boards.follows[item] = 0.0
-        boards.similar_skipped[item] = boards.liked[item] = boards.skipped[item] = 0.0
+        boards.similar_skipped[item] = boards.liked[item] = boards.skipped[item] = boards.votes[item] = 0.0
         boards.touched[item] = False
     for place in range(session.categories):
         boards.category_likes[boards.categories[place]] = boards.category_skips[boards.categories[place]] = 0.0
 
 
 @kernel
+def _log(value: float) -> float:
+    """log(1 + value), at once for the many that are 0."""
+    return float(np.log1p(value)) if value != 0.0 else 0.0
+
+
+@kernel
 def _touched_row(item: int, session: Session, boards: Boards, row: FloatArray) -> None:
     """The columns that are 0 for items which the session has nothing to do with."""
-    row[SIMILAR_LIKED] = np.log1p(SIMILARITY_SCALE * boards.similar_liked[item])
+    row[SIMILAR_LIKED] = _log(SIMILARITY_SCALE * boards.similar_liked[item])
     row[SIMILAR_LAST] = boards.similar_last[item]
-    row[FOLLOWS] = np.log1p(FOLLOWING_SCALE * boards.follows[item])
-    row[SIMILAR_SKIPPED] = np.log1p(SIMILARITY_SCALE * boards.similar_skipped[item])
-    row[LIKED] = np.log1p(boards.liked[item])
+    row[FOLLOWS] = _log(FOLLOWING_SCALE * boards.follows[item])
+    row[SIMILAR_SKIPPED] = _log(SIMILARITY_SCALE * boards.similar_skipped[item])
+    row[LIKED] = _log(boards.liked[item])
     row[LAST] = 1.0 if item == session.last else 0.0
-    row[SKIPPED] = np.log1p(boards.skipped[item])
+    row[SKIPPED] = _log(boards.skipped[item])
+    row[VOTES] = _log(VOTES_SCALE * boards.votes[item])
+    row[VOTED] = 1.0 if boards.votes[item] > 0.0 else 0.0
 
 
 @kernel
@@ -184,32 +204,23 @@ def _category_row(category: int, session: Session, boards: Boards, row: FloatArr
         row[CATEGORY_SHARE] = boards.category_likes[category] / session.categorised
     row[CATEGORY_FIRST] = 1.0 if category == session.first_category else 0.0
     row[CATEGORY_LAST] = 1.0 if category == session.last_category else 0.0
-    row[CATEGORY_LIKES] = np.log1p(boards.category_likes[category])
-    row[CATEGORY_SKIPS] = np.log1p(boards.category_skips[category])
-
-
-@kernel
-def _votes_row(votes: float, row: FloatArray) -> None:
-    row[VOTES] = np.log1p(VOTES_SCALE * votes)
-    row[VOTED] = 1.0 if votes > 0.0 else 0.0
+    row[CATEGORY_LIKES] = _log(boards.category_likes[category])
+    row[CATEGORY_SKIPS] = _log(boards.category_skips[category])
 
 
 @kernel
 def rows_of(
     positives: IntArray,
     skips: IntArray,
+    votes: Votes,
     candidates: IntArray,
-    votes: FloatArray,
     items: Items,
     boards: Boards,
     out: FloatArray,
 ) -> None:
-    """(B, C, COLUMNS) the evidence about `candidates` (B, C) into `out`, which is zero; nothing where there is none.
-
-    `votes` (B, C) are those of the session's neighbours.
-    """
+    """(B, C, COLUMNS) the evidence about `candidates` (B, C) into `out`, which is zero; nothing where there is none."""
     for b in range(len(candidates)):
-        session = _gather(positives[b], skips[b], items, boards)
+        session = _gather(b, positives, skips, votes, items, boards)
         for c in range(candidates.shape[1]):
             item = candidates[b, c]
             if item < 0:
@@ -227,7 +238,6 @@ def rows_of(
             if category >= 0:
                 _category_row(category, session, boards, row)
                 row[CATEGORY_POSITIVE] = row[CATEGORY_SHARE] * row[POSITIVE]
-            _votes_row(votes[b, c], row)
         _clear(session, boards)
 
 
@@ -240,30 +250,39 @@ def _product(row: FloatArray, weights: FloatArray, first: int, last: int) -> flo
 
 
 @kernel
+def _touched_product(row: FloatArray, weights: FloatArray) -> float:
+    """weights · what `_touched_row` fills in."""
+    return (
+        _product(row, weights, SIMILAR_LIKED, TASTE_LIKED)
+        + _product(row, weights, LIKED, CATEGORY_SHARE)
+        + _product(row, weights, VOTES, COLUMNS)
+    )
+
+
+@kernel
 def add_sums(
     positives: IntArray,
     skips: IntArray,
-    votes: FloatArray,
+    votes: Votes,
     weights: FloatArray,
     items: Items,
     boards: Boards,
     out: FloatArray,
+    tastes: FloatArray,
 ) -> None:
-    """(R, B, A) add weights (R, COLUMNS) · evidence about every item to `out`, without the item's own columns.
+    """(R, B, A) add weights (R, COLUMNS) · evidence about every item to `out`, without the items' own columns.
 
-    Only items that a session has something to do with are looked at, but for tastes, which all items have.
+    Only items that a session has something to do with are looked at. All items have tastes; for these the factors
+    that the axes get are put into `tastes` (R, B, D), because one product for all states is faster.
     """
     row = np.zeros(COLUMNS, np.float32)
-    mixed = np.zeros(items.tastes.shape[1], np.float32)
     for b in range(len(positives)):
-        session = _gather(positives[b], skips[b], items, boards)
+        session = _gather(b, positives, skips, votes, items, boards)
         for place in range(session.touched):
             item = boards.items[place]
             _touched_row(item, session, boards, row)
             for r in range(len(weights)):
-                out[r, b, item] += _product(row, weights[r], SIMILAR_LIKED, TASTE_LIKED) + _product(
-                    row, weights[r], LIKED, CATEGORY_SHARE
-                )
+                out[r, b, item] += _touched_product(row, weights[r])
         for place in range(session.categories):
             category = boards.categories[place]
             row[:] = 0.0
@@ -275,16 +294,41 @@ def add_sums(
                     item = items.category_items[at]
                     out[r, b, item] += fixed + slope * items.own[item, POSITIVE]
         for r in range(len(weights)):
-            mixed[:] = (
+            tastes[r, b] = (
                 weights[r, TASTE_LIKED] * boards.tastes[0]
                 + weights[r, TASTE_LAST] * boards.tastes[1]
                 + weights[r, TASTE_SKIPPED] * boards.tastes[2]
             )
-            if np.any(mixed != 0.0):
-                out[r, b] += items.tastes @ mixed
-        for item in range(votes.shape[1]):
-            if votes[b, item] > 0.0:
-                _votes_row(votes[b, item], row)
-                for r in range(len(weights)):
-                    out[r, b, item] += _product(row, weights[r], VOTES, COLUMNS)
         _clear(session, boards)
+
+
+@kernel
+def pool_of(
+    positives: IntArray,
+    skips: IntArray,
+    votes: Votes,
+    more: IntArray,
+    category_offsets: Offsets,
+    category_order: IntArray,
+    items: Items,
+    boards: Boards,
+) -> IntArray:
+    """The items that one state has something to do with, the first of each of its categories, and `more`; each once.
+
+    The first items of category c are category_order[category_offsets[c]:category_offsets[c + 1]].
+    """
+    session = _gather(0, positives, skips, votes, items, boards)
+    touched = session.touched
+    share = CATEGORY_SHARES // max(session.categories, 1)
+    for place in range(session.categories):
+        category = boards.categories[place]
+        first, last = category_offsets[category], category_offsets[category + 1]
+        for at in range(first, min(last, first + share)):
+            touched = _touch(category_order[at], touched, boards)
+    for item in more:
+        touched = _touch(item, touched, boards)
+    found = boards.items[:touched].copy()
+    for item in found[session.touched :]:
+        boards.touched[item] = False
+    _clear(session, boards)
+    return found

@@ -53,6 +53,14 @@ class Queries(NamedTuple):
     cosine: bool  # similarity divided by the length of the weights, else by the number of distinct items
 
 
+class Votes(NamedTuple):
+    """The items that got any score from query j, and the scores, stand from offsets[j] to offsets[j + 1]."""
+
+    offsets: Offsets  # (B + 1,)
+    items: IntArray
+    scores: FloatArray
+
+
 @kernel
 def build_index(items: IntArray, offsets: Offsets, n_items: int) -> Index:
     sessions = len(offsets) - 1
@@ -230,6 +238,27 @@ def score_all(queries: Queries, index: Index, tables: Weights, room: Room, out: 
             item = room.touched[place]
             out[row, item] = room.board[item]
             room.board[item] = 0.0
+
+
+@kernel
+def list_scores(queries: Queries, index: Index, tables: Weights, room: Room) -> Votes:
+    """The items with any score, which are few."""
+    offsets = np.zeros(len(queries.offsets), np.int64)
+    items, scores = np.empty(1024, np.int32), np.empty(1024, np.float32)
+    for row in range(len(offsets) - 1):
+        first = offsets[row]
+        touched = _fill_board(row, queries, index, tables, room)
+        if first + touched > len(items):
+            more = 2 * (first + touched)
+            old_items, old_scores = items, scores
+            items, scores = np.empty(more, np.int32), np.empty(more, np.float32)
+            items[:first], scores[:first] = old_items[:first], old_scores[:first]
+        for place in range(touched):
+            item = room.touched[place]
+            items[first + place], scores[first + place] = item, room.board[item]
+            room.board[item] = 0.0
+        offsets[row + 1] = first + touched
+    return Votes(offsets, items[: offsets[-1]], scores[: offsets[-1]])
 
 
 @kernel

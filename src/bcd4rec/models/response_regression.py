@@ -23,7 +23,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from bcd4rec.data.dataset import Dataset, Transitions
-from bcd4rec.data.knowledge import Counted, Knowledge, Mask, folds
+from bcd4rec.data.knowledge import Counted, Knowledge, Mask, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
@@ -59,7 +59,9 @@ class ResponseWeights:
 
     def rewards(self, logits: FloatArray) -> FloatArray:
         """Expected rewards (…) of evidence logits (R, …, B, C) or (R, B) to which the session's part was added."""
-        return (self.least + np.tensordot(self.gains, expit(logits), 1)).astype(np.float32)
+        with np.errstate(over="ignore"):  # exp(−logit) = ∞ is a chance of 0
+            chances = 1.0 / (1.0 + np.exp(-logits))  # several times faster than SciPy's `expit`
+        return np.asarray(np.tensordot(self.gains.astype(np.float32), chances, 1) + np.float32(self.least), np.float32)
 
     def logits(self, rows: FloatArray, states: FloatArray) -> FloatArray:
         """(R, …) of evidence `rows` (…, COLUMNS) in sessions with summaries `states` (…, SUMMARY)."""
@@ -81,7 +83,11 @@ class ResponseWeights:
 
     @classmethod
     def restore(cls, least: float, arrays: dict[str, NDArray[Any]]) -> Self:
-        return cls(least, arrays["gains"], arrays["session"], arrays["evidence"])
+        gains, session, evidence = arrays["gains"], arrays["session"], arrays["evidence"]
+        refuse_other_shape("gains", gains, (len(gains),), np.float64)
+        refuse_other_shape("session", session, (len(gains), SUMMARY), np.float32)
+        refuse_other_shape("evidence", evidence, (len(gains), COLUMNS), np.float32)
+        return cls(least, gains, session, evidence)
 
 
 @dataclass(frozen=True)

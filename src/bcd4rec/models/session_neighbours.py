@@ -11,7 +11,7 @@ from bcd4rec.config import Config
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models import knn_kernels as kernels
-from bcd4rec.models.knn_kernels import Doubles, Index, Queries, Room, Weights
+from bcd4rec.models.knn_kernels import Doubles, Index, Queries, Room, Votes, Weights
 
 
 class Weighting(Config):
@@ -76,7 +76,7 @@ class SessionNeighbours:
     """Training sessions in an inverted index, compared with the session at hand."""
 
     def __init__(self, weighting: Weighting, sequences: Sequences, n_items: int):
-        check_items(sequences.items, 0, n_items)
+        refuse_other_items(sequences.items, 0, n_items)
         self.weighting, self.n_items = weighting, n_items
         self.sequences = Sequences(sequences.items.astype(np.int32), sequences.offsets.astype(np.int64))
         self._index = kernels.build_index(self.sequences.items, self.sequences.offsets, n_items)
@@ -90,10 +90,14 @@ class SessionNeighbours:
             out = np.zeros((len(states), self.n_items), np.float32)
             kernels.score_all(queries, self._index, self._tables, self._room(), out)
         else:
-            check_items(candidates, PAD, self.n_items)
+            refuse_other_items(candidates, PAD, self.n_items)
             wanted, out = np.require(candidates, np.int32, ["C", "W"]), np.empty(candidates.shape, np.float32)
             kernels.score_candidates(queries, self._index, self._tables, self._room(), wanted, out)
         return out
+
+    def votes(self, states: States) -> Votes:
+        """The scores that are not 0, as lists: they are few in a large catalogue."""
+        return kernels.list_scores(self._queries(as_sequences(states)), self._index, self._tables, self._room())
 
     def top(self, sessions: States | Sequences, k: int) -> tuple[IntArray, FloatArray]:
         """(B, K) the best items and their scores, K = min(k, A), as ranking `scores` gives them but without (B, A)."""
@@ -104,7 +108,7 @@ class SessionNeighbours:
         return items, scores
 
     def _queries(self, sequences: Sequences) -> Queries:
-        check_items(sequences.items, 0, self.n_items)
+        refuse_other_items(sequences.items, 0, self.n_items)
         items, offsets = (
             np.require(sequences.items, np.int32, ["C", "W"]),
             np.require(sequences.offsets, np.int64, ["C", "W"]),
@@ -129,7 +133,7 @@ def as_sequences(states: States) -> Sequences:
     return Sequences(states.positives[states.positives != PAD], np.append(0, np.cumsum(states.lengths, dtype=np.int64)))
 
 
-def check_items(items: IntArray, lowest: int, n_items: int) -> None:
+def refuse_other_items(items: IntArray, lowest: int, n_items: int) -> None:
     """Compiled code does not check its indices."""
     if items.size and not (lowest <= items.min() and items.max() < n_items):
         raise ValueError(f"item indices from {items.min()} to {items.max()} in a catalogue of {n_items} items")

@@ -2,15 +2,21 @@
 
 import math
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bcd4rec.data.knowledge import refuse_other_shape
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.models.evidence import Evidence, summary
+from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
+from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.bundle import KINDS, Arrays
+
+# Sessions with so many likes and skips: what they find best of items that they have nothing to do with is listed.
+KINDS_OF_SESSIONS = summary_of_counts(likes=[0, 8, 2], skips=[0, 30, 5])
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,23 @@ class ReturnWeights:
     hidden: FloatArray  # (H, SUMMARY + 1) the network of the session's value: weights and bias of its first layer …
     output: FloatArray  # (H + 1,) … and of its second
 
-    def session_values(self, states: States) -> FloatArray:
-        """(B,)"""
-        hidden = np.maximum(summary(states) @ self.hidden[:, :-1].T + self.hidden[:, -1], 0.0)
+    def session_values(self, session: FloatArray) -> FloatArray:
+        """(B,) of summaries (B, SUMMARY)."""
+        hidden = np.maximum(session @ self.hidden[:, :-1].T + self.hidden[:, -1], 0.0)
         values: FloatArray = hidden @ self.output[:-1] + self.output[-1]
         return values
 
     def arrays(self) -> Arrays:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def restore(cls, arrays: Arrays) -> Self:
+        found = cls(**arrays)
+        count, hidden = len(found.reward), len(found.hidden)
+        shapes = [(count,), (count, COLUMNS), (count,), (count,), (hidden, SUMMARY + 1), (hidden + 1,)]
+        for field, shape in zip(fields(cls), shapes, strict=True):
+            refuse_other_shape(field.name, getattr(found, field.name), shape, np.float32)
+        return found
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,14 @@ class EvidencePolicy:
         self, model: ResponseModel, returns: ReturnWeights | None = None, behaviour: BehaviourWeights | None = None
     ):
         self.model, self.returns, self.behaviour = model, returns, behaviour
+        # All weights that are asked for at once: of the responses, of the mean return, of the behaviour.
+        rows = [model.weights.evidence]
+        if returns is not None:
+            rows.append(returns.evidence.mean(axis=0, keepdims=True))
+        if behaviour is not None and behaviour.beta > 0:
+            rows.append(behaviour.evidence[None])
+        self._weights = np.concatenate(rows).astype(np.float32)
+        self._own = model.evidence.own_sums(self._weights)
 
     @property
     def n_items(self) -> int:
@@ -71,31 +94,53 @@ class EvidencePolicy:
         return self.behaviour is not None and self.behaviour.beta > 0
 
     def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
-        evidence, response, returns = self.model.evidence, self.model.weights, self.returns
-        own = (response.session @ summary(states).T)[:, :, None]  # (R, B, 1)
+        evidence, session = self.model.evidence, summary(states)
         if candidates is None:
-            sums = evidence.sums(states, self._stacked())
+            sums = evidence.sums(states, self._weights, self._own)
         else:
-            sums = np.moveaxis(evidence.rows(states, candidates) @ self._stacked().T, -1, 0)
-        scores = response.rewards(sums[: len(response.gains)] + own)
-        if returns is not None:
-            scores = returns.reward.mean() * scores + sums[len(response.gains)]
-            scores += (returns.session.mean() * returns.session_values(states) + returns.constant.mean())[:, None]
-        if self.behaviour is not None and self.constrained:
-            allowed = self.behaviour.allowed(sums[-1] if candidates is None else self._behaviour_logits(states))
+            sums = np.moveaxis(evidence.rows(states, candidates) @ self._weights.T, -1, 0)
+        scores = self._values(sums, session)
+        if self.constrained:
+            allowed = self._allowed(states, sums if candidates is None else None)
             scores[~(allowed if candidates is None else np.take_along_axis(allowed, candidates, axis=1))] = -np.inf
         if candidates is not None:
             scores[candidates == PAD] = -np.inf
         return scores
 
-    def _stacked(self) -> FloatArray:
-        """All weights that are asked for at once: of the responses, of the mean return, of the behaviour."""
-        rows = [self.model.weights.evidence]
-        if self.returns is not None:
-            rows.append(self.returns.evidence.mean(axis=0, keepdims=True))
-        if self.behaviour is not None and self.constrained:
-            rows.append(self.behaviour.evidence[None])
-        return np.concatenate(rows).astype(np.float32)
+    def _values(self, sums: FloatArray, session: FloatArray) -> FloatArray:
+        """(B, C) of weights · evidence (R, B, C) in sessions with summaries (B, SUMMARY)."""
+        response, returns = self.model.weights, self.returns
+        responses = len(response.gains)
+        values = response.rewards(sums[:responses] + (response.session @ session.T)[:, :, None])
+        if returns is not None:
+            values *= returns.reward.mean()
+            values += sums[responses]
+            values += (returns.session.mean() * returns.session_values(session) + returns.constant.mean())[:, None]
+        return values
+
+    def shortlist(self, states: States, most: int) -> IntArray:
+        """(C,) the items among which the best `most` of one state are, ascending: what to score in a large catalogue.
+
+        Only items that the session says nothing about but by their tastes can be missed, if they are not listed.
+        """
+        evidence, (lists, own) = self.model.evidence, self._lists
+        sums = own + evidence.listed_tastes(states, lists, self._weights)
+        values = self._values(sums[:, None], summary(states))[0]
+        most = min(most, len(values))
+        places = np.argpartition(-values, most - 1)[:most]
+        return evidence.pool(states, lists, lists.best[places])
+
+    @cached_property
+    def _lists(self) -> tuple[Lists, FloatArray]:
+        """The best items, and (R, C) what their own columns say."""
+        values = [self._values(self._own[:, None], one[None])[0] for one in KINDS_OF_SESSIONS]
+        lists = self.model.evidence.lists(values)
+        return lists, np.ascontiguousarray(self._own[:, lists.best])
+
+    def _allowed(self, states: States, sums: FloatArray | None) -> NDArray[np.bool_]:
+        if self.behaviour is None:
+            raise ValueError("the bundle has no behaviour model")
+        return self.behaviour.allowed(self._behaviour_logits(states) if sums is None else sums[-1])
 
     def _behaviour_logits(self, states: States) -> FloatArray:
         if self.behaviour is None:
@@ -122,9 +167,10 @@ class EvidencePolicy:
         if returns is None:
             raise ValueError("the policy knows no returns")
         rows = self.model.evidence.rows(states, items[:, None])[:, 0]
-        rewards = self.model.weights.of_rows(rows, summary(states))
+        session = summary(states)
+        rewards = self.model.weights.of_rows(rows, session)
         known = rewards[:, None] * returns.reward + rows @ returns.evidence.T
-        known += returns.session_values(states)[:, None] * returns.session + returns.constant
+        known += returns.session_values(session)[:, None] * returns.session + returns.constant
         known = np.sort(known, axis=1).astype(np.float32)
         if not count or count == known.shape[1]:
             return known
@@ -155,7 +201,8 @@ class EvidencePolicy:
         model = ResponseModel(Evidence.restore(part("evidence.")), weights)
         returns = behaviour = None
         if settings["returns"]:
-            returns = ReturnWeights(**part("returns."))
+            returns = ReturnWeights.restore(part("returns."))
         if settings["beta"] is not None:
+            refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (COLUMNS,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
         return cls(model, returns, behaviour)

@@ -21,3 +21,40 @@ class Policy(Protocol):
         indices, padded with `PAD`, it is (B, C), and padded places hold −inf. The result is the caller's to change.
         """
         ...
+
+
+@runtime_checkable
+class Explaining(Policy, Protocol):
+    """A policy that can tell more about an item than its score."""
+
+    @property
+    def knows_quantiles(self) -> bool:
+        """Whether `quantiles` can be asked for."""
+        ...
+
+    def quantiles(self, states: States, items: IntArray, count: int = 0) -> FloatArray:
+        """(B, N) quantiles of the return of `items` (B,) at N evenly spread fractions, in ascending order."""
+        ...
+
+    @property
+    def behaviour(self) -> object | None:
+        """The model of the policy that wrote the log; without one there is no `log_likelihood`."""
+        ...
+
+    def log_likelihood(self, states: States) -> FloatArray:
+        """(B, A) log p of every item under the behaviour model."""
+        ...
+
+
+@runtime_checkable
+class Shortlisting(Policy, Protocol):
+    """A policy that knows where its best items are, so that a large catalogue need not be scored whole."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether only items that the behaviour model allows are recommended; that takes the whole catalogue."""
+        ...
+
+    def shortlist(self, states: States, most: int) -> IntArray:
+        """(C,) items among which the best `most` of one state likely are, ascending."""
+        ...

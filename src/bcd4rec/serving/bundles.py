@@ -6,7 +6,7 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.policies import bundle
 from bcd4rec.serving.exporting import write_models
 from bcd4rec.serving.loading import load, version_of
-from bcd4rec.serving.retrieval import retrieval_for
+from bcd4rec.serving.retrieval import InvertedFile, retrieval_for
 
 
 def export_bundle(folder: Path, tick: Tick = no_tick) -> tuple[str, list[Path]]:
@@ -16,4 +16,4 @@ def export_bundle(folder: Path, tick: Tick = no_tick) -> tuple[str, list[Path]]:
         version = version_of(folder)
         written = write_models(folder, manifest["policy"], manifest["settings"], version)
     retrieval = retrieval_for(load(folder), tick=tick)
-    return version, written + (retrieval.save(folder, version) if retrieval is not None else [])
+    return version, written + (retrieval.save(folder, version) if isinstance(retrieval, InvertedFile) else [])

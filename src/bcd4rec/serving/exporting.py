@@ -121,7 +121,8 @@ def write_models(folder: Path, kind: str, settings: dict[str, Any], version: str
     """Write the models into the bundle's folder, beside the arrays they refer to."""
     if kind not in EXPORTED:
         raise InputError(
-            f"{folder} holds a policy of kind {kind!r}, which has no network; `bcd4rec serve` takes it as it is."
+            f"{folder} holds a policy of kind {kind!r}, which has no network; `bcd4rec serve` takes it as it is, and "
+            "there is nothing to export."
         )
     written = []
     for name, model in models_of(kind, settings, StoredArrays(folder / ARRAYS), version).items():

@@ -7,9 +7,9 @@ import numpy as np
 
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import ItemId
+from bcd4rec.policies.policy import Explaining
 from bcd4rec.policies.ranking import Exploration, make_slates, top
 from bcd4rec.serving.loading import Served
-from bcd4rec.serving.model import OnnxPolicy, Preference
 from bcd4rec.serving.retrieval import Retrieval
 from bcd4rec.serving.together import Together
 
@@ -70,9 +70,8 @@ class Recommender:
 
     def __init__(self, served: Served, retrieval: Retrieval | None = None):
         self.served, self.retrieval = served, retrieval
-        policy = served.policy
         # None where a request takes milliseconds, so that others should not wait for it.
-        self.together = Together(policy) if isinstance(policy, OnnxPolicy) and policy.n_items <= LIGHT else None
+        self.together = Together(served.policy) if served.policy.n_items <= LIGHT else None
 
     def slate(
         self,
@@ -82,11 +81,11 @@ class Recommender:
         candidates: list[int] | None,
         exploration: Exploration,
         luck: np.random.Generator | None = None,
-        known: Preference | None = None,
+        known: FloatArray | None = None,
     ) -> Slate:
         """The best `k` items for one state, none of them among `gone`; without `luck` it does not explore.
 
-        `known` is the state's preference, where it is known already.
+        `known` are the scores (1, A) of all items, where they are known already.
         """
         pool, scores = self._scored(states, k + len(gone), candidates, known)
         if gone:
@@ -104,25 +103,21 @@ class Recommender:
         return Slate(places if pool is None else pool[places], scores[0, places], propensities)
 
     def _scored(
-        self, states: States, least: int, candidates: list[int] | None, known: Preference | None
+        self, states: States, least: int, candidates: list[int] | None, known: FloatArray | None
     ) -> tuple[IntArray | None, FloatArray]:
         """Items in ascending order, so that ties go to the lower one, and their scores (1, C); None for all items."""
-        policy, pool = self.served.policy, None
+        policy = self.served.policy
         if candidates is not None:
             pool = np.unique(np.array(candidates, np.int32))
-            if not len(pool):
-                return pool, np.empty((1, 0), np.float32)
-        if not isinstance(policy, OnnxPolicy):
-            return pool, policy.scores(states, None if pool is None else pool[None])
-        known = known or policy.preference(states)
-        if pool is None and self.retrieval is not None:
-            pool = self.retrieval.pool(known[0], least)
-        return pool, policy.scores(states, None if pool is None else pool[None], known)
+            return pool, policy.scores(states, pool[None]) if len(pool) else np.empty((1, 0), np.float32)
+        if self.retrieval is not None:
+            return self.retrieval.best(states, least)
+        return None, policy.scores(states) if known is None else known
 
     def quantiles(self, states: States, items: IntArray) -> list[dict[str, float]] | None:
         """Of each item's return, where the policy knows them."""
         policy = self.served.policy
-        if not isinstance(policy, OnnxPolicy) or not policy.knows_quantiles:
+        if not isinstance(policy, Explaining) or not policy.knows_quantiles:
             return None
         known = policy.quantiles(states[np.zeros(len(items), np.int64)], items, 50)  # (K, N)
         middles = (np.arange(known.shape[1]) + 0.5) / known.shape[1]
@@ -132,7 +127,7 @@ class Recommender:
     def log_likelihood(self, states: States) -> FloatArray | None:
         """(A,) under the behaviour model, where the bundle has one."""
         policy = self.served.policy
-        if not isinstance(policy, OnnxPolicy) or policy.behaviour is None:
+        if not isinstance(policy, Explaining) or policy.behaviour is None:
             return None
         return np.asarray(policy.log_likelihood(states)[0])
 

@@ -1,13 +1,15 @@
-"""Candidates for catalogues that are too large to score whole: an inverted file finds, exact values re-rank.
+"""Candidates for catalogues that are too large to score whole: some are found, and exact values rank them.
 
-Items are grouped around centres, and a query looks only into the groups whose centres score best. How many groups
+Policies that know where their best items are find them themselves. Where values are inner products, an inverted file
+does: items are grouped around centres, and a query looks only into the groups whose centres score best. How many groups
 that are is chosen by measurement: the fewest with which the policy's own queries find what an exact search finds.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +17,8 @@ from bcd4rec.artifacts import atomic_file, read_json, write_json
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.policies.policy import Policy, Shortlisting
+from bcd4rec.policies.ranking import top
 from bcd4rec.seeding import generator
 from bcd4rec.serving.loading import Served
 from bcd4rec.serving.model import OnnxPolicy
@@ -22,6 +26,7 @@ from bcd4rec.serving.model import OnnxPolicy
 LARGE = 100_000  # from more items on
 POOL = 200  # items that are retrieved at least
 QUERIES, DEPTH = 64, 20  # recall is measured on so many queries, over so many best items
+FEW_QUERIES = 16  # where an exact search takes a while
 WANTED = 0.97  # recall
 INDEX, MEASURED = "retrieval.faiss", "retrieval.json"
 SAMPLE = 64  # items to learn each centre from
@@ -31,26 +36,68 @@ SAMPLE = 64  # items to learn each centre from
 class Measured:
     """What the search misses, and what it costs."""
 
-    recall: float
-    probes: int
+    recall: float  # of the best `DEPTH`
     milliseconds: float
+    probes: int = 0  # groups that are looked into
 
 
-class Retrieval:
+class Retrieval(Protocol):
+    """Finds the likely best items of one state."""
+
+    means: str  # how it does that
+    measured: Measured
+
+    def best(self, states: States, least: int) -> tuple[IntArray, FloatArray]:
+        """(C,) items, ascending, at least `least` if there are, and (1, C) their scores."""
+        ...
+
+
+class Shortlists:
+    """What the policy finds itself."""
+
+    means = "the policy's own lists"
+
+    def __init__(self, policy: Shortlisting, states: States):
+        """Measure on `states`."""
+        self._policy = policy
+        hits, spent = [], []
+        for row in range(len(states)):
+            one = states[row : row + 1]
+            expected = top(policy.scores(one), DEPTH)[0]
+            began = time.perf_counter()
+            found, _ = self.best(one, 1)
+            spent.append(1e3 * (time.perf_counter() - began))
+            hits.append(np.isin(expected, found).mean())
+        self.measured = Measured(float(np.mean(hits)), float(np.median(spent)))
+
+    def best(self, states: States, least: int) -> tuple[IntArray, FloatArray]:
+        items = self._policy.shortlist(states, POOL + least)
+        return items, self._policy.scores(states, items[None])
+
+
+class InvertedFile:
     """Finds the items with the largest inner products."""
 
-    def __init__(self, index: Any, measured: Measured | None = None):
+    means = "faiss"
+
+    def __init__(self, policy: OnnxPolicy, index: Any, measured: Measured | None = None):
         self._faiss = _import_faiss()
-        self._index, self.measured = index, measured or Measured(0.0, 1, 0.0)
+        self._policy, self._index = policy, index
+        self.measured = measured or Measured(0.0, 0.0, 1)
         self._index.nprobe = self.measured.probes
 
     @classmethod
-    def build(cls, policy: OnnxPolicy, states: States, tick: Tick = no_tick, seed: int = 0) -> "Retrieval":
+    def build(cls, policy: OnnxPolicy, states: States, tick: Tick = no_tick, seed: int = 0) -> "InvertedFile":
         """Group the items, and measure on the preferences of `states` how many groups have to be looked into."""
         table, queries = policy.tower.table, policy.preference(states)[0]
-        found = cls(_grouped(table, tick, seed))
+        found = cls(policy, _grouped(table, tick, seed))
         found.measured = found._choose_probes(queries, exact_best(queries, table, DEPTH))
         return found
+
+    def best(self, states: States, least: int) -> tuple[IntArray, FloatArray]:
+        known = self._policy.preference(states)
+        items = self.pool(known[0], least)
+        return items, self._policy.scores(states, items[None], known)
 
     def save(self, folder: Path, version: str) -> list[Path]:
         """Beside the bundle's arrays, for servers that start at once."""
@@ -61,14 +108,14 @@ class Retrieval:
         return [folder / INDEX, folder / MEASURED]
 
     @classmethod
-    def read(cls, folder: Path, version: str) -> "Retrieval | None":
+    def read(cls, policy: OnnxPolicy, folder: Path, version: str) -> "InvertedFile | None":
         """What `save` wrote for this very bundle."""
         if not (folder / INDEX).is_file() or not (folder / MEASURED).is_file():
             return None
         values = read_json(folder / MEASURED)
         if values.pop("version", None) != version:
             return None
-        return cls(_import_faiss().read_index(str(folder / INDEX)), Measured(**values))
+        return cls(policy, _import_faiss().read_index(str(folder / INDEX)), Measured(**values))
 
     def _choose_probes(self, queries: FloatArray, expected: IntArray) -> Measured:
         """The fewest groups with the wanted recall, or what an eighth of them gives."""
@@ -80,7 +127,7 @@ class Retrieval:
             spent = 1e3 * (time.perf_counter() - began) / len(queries)
             recall = float(np.mean([np.isin(row, pool).mean() for row, pool in zip(expected, found, strict=True)]))
             if recall >= WANTED or probes >= most:
-                return Measured(recall, probes, spent)
+                return Measured(recall, spent, probes)
             probes = min(2 * probes, most)
 
     def pool(self, preference: FloatArray, least: int) -> IntArray:
@@ -120,18 +167,16 @@ def exact_best(queries: FloatArray, table: FloatArray, depth: int) -> IntArray:
     return items
 
 
-def likely_states(served: Served, policy: OnnxPolicy, seed: int = 0) -> States:
-    """Sessions as the policy would meet them: after a random item each next one is among those it likes best."""
+def likely_states(served: Served, best: Callable[[States], IntArray], count: int = QUERIES, seed: int = 0) -> States:
+    """Sessions as the policy would meet them: after a random item each next one is among the `best` (B, DEPTH)."""
     luck = generator(seed, "retrieval", "queries")
-    table = policy.tower.table
-    sessions = [[int(item)] for item in luck.integers(len(table), size=QUERIES)]
+    sessions = [[int(item)] for item in luck.integers(served.policy.n_items, size=count)]
     sessions[0] = []
     for _ in range(2):
-        queries = policy.preference(_states(served, sessions))[0]
-        best = exact_best(queries, table, DEPTH)
-        for row in range(1, QUERIES):
+        found = best(_states(served, sessions))
+        for row in range(1, count):
             if luck.random() < 0.5:
-                sessions[row].append(int(luck.choice(best[row])))
+                sessions[row].append(int(luck.choice(found[row])))
     return _states(served, sessions)
 
 
@@ -141,12 +186,32 @@ def _states(served: Served, sessions: list[list[int]]) -> States:
 
 
 def retrieval_for(served: Served, large: int = LARGE, tick: Tick = no_tick) -> Retrieval | None:
-    """None where the catalogue is small enough to be scored whole, or where the policy has no vectors."""
+    """None where the catalogue is small enough to be scored whole, or where the policy has to be."""
     policy = served.policy
-    if not isinstance(policy, OnnxPolicy) or policy.n_items <= large or policy.constrained:
+    if policy.n_items <= large:
         return None
-    stored = Retrieval.read(served.folder, served.version)
-    return stored or Retrieval.build(policy, likely_states(served, policy), tick)
+    if isinstance(policy, OnnxPolicy):
+        return inverted_file_for(served, policy, tick)
+    if isinstance(policy, Shortlisting) and not policy.constrained:
+        return Shortlists(policy, likely_states(served, lambda states: _ranked(policy, states), FEW_QUERIES))
+    return None
+
+
+def inverted_file_for(served: Served, policy: OnnxPolicy, tick: Tick = no_tick) -> InvertedFile | None:
+    """The stored one, or a new one; None where a constraint needs the whole catalogue."""
+    if policy.constrained:
+        return None
+    table = policy.tower.table
+    return InvertedFile.read(policy, served.folder, served.version) or InvertedFile.build(
+        policy,
+        likely_states(served, lambda states: exact_best(policy.preference(states)[0], table, DEPTH)),
+        tick,
+    )
+
+
+def _ranked(policy: Policy, states: States) -> IntArray:
+    """(B, DEPTH) state by state, because a row of scores of a large catalogue is large."""
+    return np.concatenate([top(policy.scores(states[row : row + 1]), DEPTH) for row in range(len(states))])
 
 
 def _import_faiss() -> Any:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from bcd4rec.data.states import States
+from bcd4rec.data.states import FloatArray, States
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
@@ -17,7 +17,6 @@ from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.model import Preference
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
 from bcd4rec.serving.storage.records import TOLD, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
@@ -59,7 +58,8 @@ class Service:
         if together is None or asked.explain:
             answer = await asyncio.to_thread(self._answer, asked, question, arm, request_id)
         else:
-            answer = self._answer(asked, question, arm, request_id, await together.preference(question.states))
+            known = await together.scores(question.states) if question.candidates is None else None
+            answer = self._answer(asked, question, arm, request_id, known)
         if asked.record:
             self._note(arm, request_id, session_id, events if opening else [], answer)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
@@ -89,7 +89,7 @@ class Service:
         question: "_Question",
         arm: Arm,
         request_id: str,
-        known: Preference | None = None,
+        known: FloatArray | None = None,
     ) -> dict[str, Any]:
         recommender, states, gone = arm.recommender, question.states, question.gone
         explores = self.exploration.kind != "none" and asked.explore is not False

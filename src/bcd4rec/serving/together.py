@@ -1,4 +1,4 @@
-"""Requests that arrive together go through the network together: four states cost hardly more than one.
+"""Requests that arrive together are scored together: four states cost much less than four times one.
 
 Nobody waits for others. While one request is being answered, more arrive; those are the next call.
 """
@@ -7,8 +7,8 @@ import asyncio
 
 import numpy as np
 
-from bcd4rec.data.states import States
-from bcd4rec.serving.model import OnnxPolicy, Preference
+from bcd4rec.data.states import FloatArray, States
+from bcd4rec.policies.policy import Policy
 
 MOST = 64  # states of a call, so that no call takes long
 
@@ -16,12 +16,12 @@ MOST = 64  # states of a call, so that no call takes long
 class Together:
     """For one policy and one event loop."""
 
-    def __init__(self, policy: OnnxPolicy):
+    def __init__(self, policy: Policy):
         self._policy = policy
-        self._waiting: list[tuple[States, asyncio.Future[Preference]]] = []
+        self._waiting: list[tuple[States, asyncio.Future[FloatArray]]] = []
 
-    async def preference(self, states: States) -> Preference:
-        """As `OnnxPolicy.preference` of one state, up to rounding."""
+    async def scores(self, states: States) -> FloatArray:
+        """(1, A) as the policy's `scores` of one state, up to rounding."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._run)  # after the requests that are ready now
@@ -34,13 +34,13 @@ class Together:
             asyncio.get_running_loop().call_soon(self._run)
         futures = [future for _, future in now]
         try:
-            preference, bias = self._policy.preference(_stacked([states for states, _ in now]))
+            scores = self._policy.scores(_stacked([states for states, _ in now]))
         except Exception as error:
             for future in futures:
                 _settle(future, error)
             return
         for row, future in enumerate(futures):
-            _settle(future, (preference[row : row + 1], bias[row : row + 1]))
+            _settle(future, scores[row : row + 1])
 
 
 def _stacked(rows: list[States]) -> States:
@@ -49,7 +49,7 @@ def _stacked(rows: list[States]) -> States:
     return States(np.concatenate([row.positives for row in rows]), np.concatenate([row.skips for row in rows]))
 
 
-def _settle(future: "asyncio.Future[Preference]", result: Preference | Exception) -> None:
+def _settle(future: "asyncio.Future[FloatArray]", result: FloatArray | Exception) -> None:
     if future.done():  # its client has gone
         return
     if isinstance(result, Exception):
