@@ -21,7 +21,8 @@ from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import RolloutConfig, rollout
 
-QUICK = ["--set", "pretraining=svd", "--set", "behaviour_epochs=1", "--set", "dimension=8", "--set", "encoder=meanpool"]
+SETTINGS = ("evidence=false", "pretraining=svd", "behaviour_epochs=1", "dimension=8", "encoder=meanpool")
+QUICK = [part for setting in SETTINGS for part in ("--set", setting)]
 
 
 def command(*arguments: object) -> list[str]:
