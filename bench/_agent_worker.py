@@ -80,7 +80,14 @@ def make_dataset(items: int, sessions: int) -> Dataset:
 
 def settings(large: bool) -> AgentConfig:
     """A hard target, as d3rlpy has; where the catalogue is large, short allowed sets and a sampled softmax."""
-    shape = {"encoder": "bigru", "dimension": WIDTH, "quantiles": QUANTILES, "cosines": COSINES, "beta": BETA}
+    shape = {
+        "evidence": False,
+        "encoder": "bigru",
+        "dimension": WIDTH,
+        "quantiles": QUANTILES,
+        "cosines": COSINES,
+        "beta": BETA,
+    }
     training = {"batch_size": BATCH, "target": "hard", "target_every": TARGET_EVERY, "updates": 10**9}
     before = {"pretraining": "none", "behaviour": "frozen", "behaviour_epochs": 1}
     limits = {"allowed_limit": 100, "negatives": 1000} if large else {}

@@ -165,7 +165,7 @@ def at_a_million() -> dict[str, float]:
     return {"agents.1000000.update_cost_over_6666": large.seconds / small.seconds, "agents.1000000.peak_gib": peak}
 
 
-def whole_recipe() -> tuple[float, float]:
+def whole_training() -> tuple[float, float]:
     """From the data set of 2,000 simulated sessions to a BCD4Rec policy by default settings: seconds on the clock, and
     of processor time, which other load on the machine does not stretch."""
     from bcd4rec.data.dataset import Dataset
@@ -201,12 +201,12 @@ def run() -> dict[str, float]:
     for items in SIZES:
         ratios |= against_others(items, python)
     ratios |= at_a_million()
-    seconds, worked = whole_recipe()
+    seconds, worked = whole_training()
     print(
         f"BCD4Rec on {SESSIONS:,} simulated sessions, from the data set to the policy: {seconds:.0f} s, "
         f"and {worked:.0f} s of processor time"
     )
-    return ratios | {"agents.recipe_seconds": seconds, "agents.recipe_processor_seconds": worked}
+    return ratios | {"agents.training_seconds": seconds, "agents.training_processor_seconds": worked}
 
 
 if __name__ == "__main__":

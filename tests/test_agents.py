@@ -1,5 +1,6 @@
 """The contracts that every registered agent keeps, on tiny data sets made in memory."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,7 @@ def patience(count: int = 600) -> Dataset:
 
 def tiny(name: str, **changes: object) -> AgentConfig:
     values = {
+        "evidence": False,
         "dimension": 8,
         "quantiles": 5,
         "cosines": 16,
@@ -97,6 +99,20 @@ def tiny(name: str, **changes: object) -> AgentConfig:
         "encoder": "meanpool",
     }
     return AGENTS[name].parse(values | {"beta": 0.1 if name in CONSTRAINED else 0.0} | changes, "test")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoder": "bigru"}, "iqn --set: encoder is for evidence=false; add --set evidence=false."),
+        ({"evidence": True, "pretraining": "svd", "layers": 3}, "layers, pretraining are for evidence=false; add"),
+        ({"constraint": "literal"}, "constraint is for evidence=false"),
+        ({"evidence": False, "shrink": 1}, "shrink is for evidence=true; add --set evidence=true."),
+    ],
+)
+def test_settings_that_would_change_nothing_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        AGENTS["iqn"].parse(settings, "iqn --set")
 
 
 def trained(config: AgentConfig, dataset: Dataset, seed: int = 0) -> QuantileAgent:

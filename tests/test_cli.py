@@ -188,8 +188,7 @@ def test_evaluate(dataset: Path) -> None:
 
 
 def test_demo(tmp_path: Path) -> None:
-    with mock.patch("bcd4rec.commands.demo.SETTINGS", {"updates": 10}):  # the way, not the quality of what is learned
-        found = result("demo", "--out", tmp_path / "demo", "--users", 20)
+    found = result("demo", "--out", tmp_path / "demo", "--users", 20)  # the way, not the quality of what is learned
     assert {one["policy"] for one in found["policies"]} >= {"random", "popular", "oracle"}
     page = Path(found["report"]).read_text()
     assert "<html" in page

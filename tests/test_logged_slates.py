@@ -458,7 +458,7 @@ def test_logs_that_tell_nothing_are_refused(tmp_path):
 
 # The commands.
 
-QUICK = ["--set", "pretraining=svd", "--set", "behaviour_epochs=1", "--set", "dimension=8", "--set", "updates=20"]
+QUICK = ["--set", "updates=20"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(bcd4rec.__file__).parents[1]), "COLUMNS": "160"}
 FLOOR = "ctr" if "ctr" in BASELINES else "random"
 

@@ -13,7 +13,6 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.schema import Log
 from bcd4rec.data.splits import SplitConfig
-from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.online import OnlineConfig, learn_online, logged_rows
@@ -22,7 +21,7 @@ from bcd4rec.sim.rollout import RolloutConfig, rollout
 from test_cli import fails
 
 QUICK = {"updates": 150, "batch_size": 256}
-RULES = RolloutConfig(after_skip="exclude", skips=20, diversity=1.0)
+RULES = RolloutConfig(after_skip="exclude", diversity=1.0)
 
 
 def test_exploration_falls_from_one() -> None:
@@ -70,8 +69,7 @@ def known(tmp_path: Path) -> Dataset:
     player = contestant("random", env, None, 0)
     log = rollout(env, player.policy, 300, 1, player.rules(RULES.model_copy(update={"diversity": 0.0})))
     log.write_parquet(tmp_path / "log.parquet")
-    history = TransitionConfig(history="all", skips=RULES.skips)
-    config = PrepareConfig(transitions=history, split=SplitConfig(validation=0.2))
+    config = PrepareConfig(split=SplitConfig(validation=0.2))
     prepare(Log(tmp_path / "log.parquet"), env.responses, config, tmp_path / "dataset", 0)
     return Dataset.load(tmp_path / "dataset")
 
@@ -128,6 +126,15 @@ def test_it_goes_on_from_a_log(known: Dataset) -> None:
     assert found[1].dataset.manifest["counts"]["sessions"] == 240 + 2 * 120
     again = next(learn_online(env, config, quick, RULES, seed=0, known=known))
     assert found[0].log.equals(again.log)
+
+
+def test_states_are_like_those_of_the_log_it_began_with(known: Dataset, tmp_path: Path) -> None:
+    env, config = InterestEvolution(), OnlineConfig(rounds=1, users=20, first_epsilon=0.2)
+    history = {"transitions": {"history": "positives"}}
+    prepare(Log(tmp_path / "log.parquet"), env.responses, PrepareConfig.parse(history, "test"), tmp_path / "plain", 0)
+    for data, remembers in ((known, True), (Dataset.load(tmp_path / "plain"), False)):
+        (found,) = learn_online(env, config, QUICK | {"updates": 2}, RULES, seed=0, known=data)
+        assert (found.dataset.states.skips.shape[1] > 0) == remembers
 
 
 def test_a_log_of_other_items_is_refused(known: Dataset) -> None:

@@ -64,7 +64,7 @@ def test_the_grid_is_the_papers():
     lab = Laboratory(domains=("recsim-2",))
     counts = {method: sum(one.method == method for one in lab.runs("table5")) for method in ("bcq", "qrbcq", "bcd4rec")}
     assert counts == {"bcq": 5, "qrbcq": 15, "bcd4rec": 45}
-    assert len(Laboratory().runs("table1")) == 4 * 11  # real logs are not there unless given
+    assert len(Laboratory().runs("table1")) == 4 * 15  # real logs are not there unless given
     assert lab.sizes.seeds == 3
 
 
@@ -175,7 +175,7 @@ def test_shared_pre_training_changes_nothing(tiny, tmp_path):
     log = lab.log(Run("recsim-1", "bcd4rec"), 0)
     run([log], store)
     dataset = Dataset.load(store.path(log) / "dataset")
-    settings = {"updates": 6, "batch_size": 16, "pretraining": "srgnn", "encoder": "meanpool", "pretraining_epochs": 1}
+    settings = {"evidence": False, "updates": 6, "batch_size": 16, "encoder": "meanpool", "pretraining_epochs": 1}
     alone = fit("bcd4rec", dataset, settings).policy.arrays()
     for _ in range(2):  # the first writes what the second reads
         together = fit("bcd4rec", dataset, settings, shared=tmp_path / "shared").policy.arrays()
@@ -191,6 +191,8 @@ def test_shared_pre_training_changes_nothing(tiny, tmp_path):
 def small_table(tiny, monkeypatch) -> Studies:
     """Table 1 of three methods, and what rests on a few agents."""
     agents_run = {"domains": ["recsim-1"], "methods": ["iqn", "bcd4rec"]}
+    printed = {"preset": "paper", "log": {"history": ["positives"]}}
+    short = {"updates": [6], "pretraining_epochs": [1]}
     replaced = {
         "table1": {"runs": [agents_run | {"methods": ["popular", "iqn", "bcd4rec"]}], "worlds": ["learned", "true"]},
         "table5": {
@@ -200,11 +202,14 @@ def small_table(tiny, monkeypatch) -> Studies:
             "runs": [
                 agents_run,
                 agents_run | {"methods": ["bcd4rec"], "log": {"history": ["positives"]}},
+                agents_run | {"methods": ["bcd4rec"], "settings": {"rewards": ["logged"]}},
+                agents_run | {"methods": ["bcd4rec"], "settings": short} | printed,
+                agents_run | {"methods": ["bcd4rec"], "settings": short | {"encoder": ["meanpool"]}} | printed,
                 agents_run | {"methods": ["bcd4rec", "popular"], "log": {"sessions": [30, TINY["sessions"]]}},
             ],
         },
         "as_printed": {
-            "runs": [agents_run, agents_run | {"settings": {"encoder": ["bigru"]}, "log": {"history": ["positives"]}}],
+            "runs": [agents_run, agents_run | {"settings": short} | printed],
         },
         "figure1": {"runs": [{"domains": ["recsim-2"], "methods": ["bcq"], "settings": {"beta": [0.5]}}]},
         "figure2": {
@@ -213,8 +218,9 @@ def small_table(tiny, monkeypatch) -> Studies:
                 {
                     "domains": ["recsim-2"],
                     "methods": ["bcq"],
-                    "settings": {"pretraining": ["none", "srgnn"], "encoder": ["meanpool"]},
+                    "settings": short | {"pretraining": ["none", "srgnn"], "encoder": ["meanpool"]},
                 }
+                | printed
             ],
         },
     }
@@ -267,8 +273,10 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     told = {one.name: [text for text in one.prose if text.startswith("Seeds")] for one in found.findings}
     fewer = {name: small_table.studies[name].seeds == 1 for name in asked}
     assert told == {name: ["Seeds of these runs: 0."] if fewer[name] else [] for name in asked}
-    labels = [row[0] for row in by_name["ablations"].grids[0].rows]
-    assert labels == ["the default", "no skips in the state", "the log's policy"]
+    ours, paper = ([row[0] for row in grid.rows] for grid in by_name["ablations"].grids)
+    changes = ["no skips in the state", "rewards of the log in place of the response model's"]
+    assert ours == ["nothing", *changes, "the log's policy"]
+    assert paper == ["nothing", "encoder = meanpool", "the log's policy"]
     _check_sizes(by_name["ablations"], lab, store)
     _check_printed(by_name["as_printed"], by_name["table1"], lab, store)
 
@@ -328,7 +336,8 @@ def _check_printed(found, table, lab, store):
         place = 1 if one.settings else 4
         assert shown[NAMES[one.method]][place].text.split(" ± ")[0] == f"{sum(rates) / 2:.1f}"
         assert shown[NAMES[one.method]][4].text == ours[NAMES[one.method]]
-    assert found.prose[1] == "Settings: encoder = bigru, history = positives."
+    assert found.prose[1].startswith("Settings: evidence = False, encoder = bigru, layers = 2, pretraining = srgnn, ")
+    assert found.prose[1].endswith(", updates = 6, pretraining_epochs = 1, history = positives.")
     assert [one.text.split(": ")[0] for one in found.claims] == ["With the network as printed"] * 3
 
 

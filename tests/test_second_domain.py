@@ -65,12 +65,12 @@ def test_runs_are_not_mixed(tmp_path: Path) -> None:
 def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(domain, "BASELINES", ("popular", "sknn"))
     monkeypatch.setattr(domain, "AGENTS", ("bcd4rec",))
-    monkeypatch.setattr(domain, "SCHEDULE", {"updates": 200, "batch_size": 64, "learning_rate": 5e-3, "dimension": 24})
+    quick = {"updates": 100, "batch_size": 64}
     fit_user = domain.fit_user
     monkeypatch.setattr(domain, "fit_user", lambda data, settings, seed, tick: fit_user(data, SETTINGS, seed, tick))
     rounds = OnlineConfig(rounds=2, users=60, first_epsilon=0.3)
     user = domain.learned_user(dataset, tmp_path / "user", 0)
-    folders = domain.policies(dataset, user, tmp_path / "policies", rounds, 0)
+    folders = domain.policies(dataset, user, tmp_path / "policies", rounds, 0, settings=quick)
     assert list(folders) == ["popular", "sknn", "bcd4rec", "online"]
 
     def refuse(*_: object) -> None:
@@ -79,7 +79,7 @@ def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch
     for name in ("fit", "fit_user", "learn_online"):
         monkeypatch.setattr(domain, name, refuse)
     again = domain.learned_user(dataset, tmp_path / "user", 0)
-    assert domain.policies(dataset, again, tmp_path / "policies", rounds, 0) == folders
+    assert domain.policies(dataset, again, tmp_path / "policies", rounds, 0, settings=quick) == folders
     met = domain.meet(user, folders, 150, 0)
     assert list(met) == ["random", *folders, "oracle", "behaviour"]
     rates = {name: one.evaluation.rate.value for name, one in met.items()}

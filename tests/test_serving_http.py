@@ -27,7 +27,7 @@ KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(quantile_policy("tastes", "implicit"), "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
+    return saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_an_occupied_port_is_one_sentence(server: Running, folder: Path, tmp_pat
 
 @pytest.mark.parametrize("session", [[], [3], [3, 3, 7, 1, 2, 9, 11]], ids=str)
 def test_the_best_items_that_were_not_liked(server: Running, session: list[int]) -> None:
-    policy = quantile_policy("tastes", "implicit")
+    policy = quantile_policy("bigru", "implicit")
     served = load(saved(policy, "quantile_policy", Path(server._said).parent / "copy"))
     scores = policy.scores(served.states(session, []))[0]
     scores[session] = -np.inf

@@ -20,7 +20,7 @@ from bcd4rec.data.states import PAD, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.next_item import NextItem
-from bcd4rec.serving import exporting, graphs, heads
+from bcd4rec.serving import exporting, heads
 from bcd4rec.serving.bundles import export_bundle
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.model import OnnxPolicy
@@ -51,7 +51,6 @@ def assert_same_scores(policy: Any, served: Any, states: States, rng: np.random.
 @pytest.mark.parametrize("encoder", sorted(ENCODERS))
 @pytest.mark.parametrize("head", ["expected", "fixed", "implicit"])
 @pytest.mark.parametrize("more", [{}, {"pooling": True, "state_value": False}], ids=["plain", "pooling"])
-@pytest.mark.filterwarnings("ignore:Initializing zero-element")
 def test_quantile_policies_score_as_with_torch(encoder: str, head: str, more: dict[str, Any], tmp_path: Path) -> None:
     policy = quantile_policy(encoder, head, **more)
     served = load(saved(policy, "quantile_policy", tmp_path)).policy
@@ -89,7 +88,7 @@ def test_the_constraint_allows_the_same_items(beta: float, form: str, tmp_path: 
 
 
 def test_the_behaviour_model_explains(tmp_path: Path) -> None:
-    policy = quantile_policy("tastes", "implicit")
+    policy = quantile_policy("bigru", "implicit")
     served = load(saved(policy, "quantile_policy", tmp_path)).policy
     assert isinstance(served, OnnxPolicy)
     assert not served.constrained
@@ -115,7 +114,7 @@ def test_other_policies_are_served_as_they_are(name: str, tmp_path: Path) -> Non
 
 
 def test_what_is_known_of_a_policy(tmp_path: Path) -> None:
-    served = load(saved(quantile_policy("tastes", "implicit"), "quantile_policy", tmp_path))
+    served = load(saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path))
     assert (served.length, served.skips, served.method) == (LENGTH, SKIPS, "iqn")
     assert served.responses.positive == ("click", "buy")
     assert served.popularity is not None
@@ -126,7 +125,7 @@ def test_what_is_known_of_a_policy(tmp_path: Path) -> None:
     assert served.states([], list(range(SKIPS + 2))).skips.tolist() == [list(range(2, SKIPS + 2))]
     empty = replace(served, skips=0).states([], [1, 2])
     assert (empty.positives.tolist(), empty.skips.shape) == ([[PAD] * LENGTH], (1, 0))
-    other = load(saved(quantile_policy("tastes", "expected"), "quantile_policy", tmp_path))
+    other = load(saved(quantile_policy("bigru", "expected"), "quantile_policy", tmp_path))
     assert len(served.version) == 12
     assert other.version != served.version
 
@@ -165,17 +164,13 @@ def test_exported_models_are_used_only_for_the_bundle_they_were_made_from(tmp_pa
 
 def test_constants_that_stand_twice_are_the_same() -> None:
     """A server cannot import modules of torch, so it has its own copies."""
-    from bcd4rec.models import tastes
     from bcd4rec.models.heads import midpoints
 
-    assert graphs.SIZES == tastes.SIZES
-    assert graphs.DIRECTIONS == tastes.DIRECTIONS
-    assert graphs.LATE == {"liked": tastes.LATE_POSITIVES, "skipped": tastes.LATE_SKIPS}
     assert heads.midpoints(7).tolist() == midpoints(7).tolist()
 
 
 def test_serving_imports_no_torch(tmp_path: Path) -> None:
-    folder = saved(quantile_policy("tastes", "implicit"), "quantile_policy", tmp_path)
+    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path)
     code = (
         "import sys; from pathlib import Path; from bcd4rec.serving.loading import load; from bcd4rec.data.states "
         f"import States; s = load(Path({str(folder)!r})); s.policy.scores(s.states([1], [])); "
@@ -185,7 +180,7 @@ def test_serving_imports_no_torch(tmp_path: Path) -> None:
 
 
 def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
-    folder = saved(quantile_policy("tastes", "implicit"), "quantile_policy", tmp_path)
+    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path)
     content = (folder / "arrays.safetensors").read_bytes()
     for damaged in (b"", content[:100], content[: len(content) // 2], bytes(reversed(content))):
         (folder / "arrays.safetensors").write_bytes(damaged)

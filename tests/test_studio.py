@@ -19,7 +19,7 @@ SCREENSHOTS = os.environ.get("STUDIO_SCREENSHOTS")  # a folder to look at them
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     scratch = tmp_path_factory.mktemp("studio")
-    folder = saved(quantile_policy("tastes", "implicit"), "quantile_policy", scratch / "policy")
+    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", scratch / "policy")
     rows = "".join(f"{item},Item <{item}> & co,\n" for item in range(20))
     (scratch / "items.csv").write_text("item_id,name,picture\n" + rows)
     with serving(scratch, folder, "--items", scratch / "items.csv", "--rate", 0) as running:

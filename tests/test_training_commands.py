@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bcd4rec.agents.presets import PRESETS
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import RECSIM
 from bcd4rec.data.schema import Log
@@ -21,7 +22,8 @@ from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import RolloutConfig, rollout
 
-QUICK = ["--set", "pretraining=svd", "--set", "behaviour_epochs=1", "--set", "dimension=8", "--set", "encoder=meanpool"]
+SETTINGS = ("evidence=false", "pretraining=svd", "behaviour_epochs=1", "dimension=8", "encoder=meanpool")
+QUICK = [part for setting in SETTINGS for part in ("--set", setting)]
 
 
 def command(*arguments: object) -> list[str]:
@@ -45,7 +47,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def policy(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("policy") / "policy"
-    done = run("train", "bcd4rec", dataset, "--out", out, *QUICK, "--set", "updates=40", "--json")
+    done = run("train", "bcd4rec", dataset, "--out", out, "--set", "updates=40", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["method"] == "bcd4rec"
@@ -111,6 +113,9 @@ def test_baselines_train_by_the_same_command(dataset: Path, tmp_path: Path) -> N
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "betta=1"], "unknown key 'betta'"),
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta=2"], "beta: found '2'"),
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta"], "expected key=value"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--set", "layers=3"], "layers is for evidence=false; add --set ev"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--preset", "book"], "Unknown preset 'book' of the agents"),
+        (["train", "stan", "DATA", "--out", "OUT", "--preset", "paper"], "--preset is for agents (bcd4rec, bcq"),
         (["train", "iqn", "DATA/none", "--out", "OUT"], "is not a folder"),
         (["train", "iqn", "DATA", "--out", "DATA"], "exists already"),
         (["train", "iqn", "DATA", "--out", "OUT", "--resume"], "nothing to resume"),
@@ -128,8 +133,20 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str, dataset: Pa
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_resume_gives_the_same_bits(dataset: Path, tmp_path: Path) -> None:
-    settings = [*QUICK, "--set", "updates=2000", "--set", "batch_size=64"]
+def test_the_papers_settings_have_a_name_and_can_be_changed(dataset: Path, tmp_path: Path) -> None:
+    changed = ["--set", "updates=3", "--set", "pretraining_epochs=1", "--set", "encoder=meanpool"]
+    done = run("train", "qrbcq", dataset, "--out", tmp_path / "policy", "--preset", "paper", *changed)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "policy" / "manifest.json").read_text())["config"]
+    given = {"updates": 3, "pretraining_epochs": 1, "encoder": "meanpool"}
+    assert {name: config[name] for name in PRESETS["paper"] | given} == PRESETS["paper"] | given
+
+
+@pytest.mark.parametrize("network", [[], QUICK], ids=["evidence", "embeddings"])
+def test_ctrl_c_keeps_a_checkpoint_and_resume_gives_the_same_bits(
+    network: list[str], dataset: Path, tmp_path: Path
+) -> None:
+    settings = [*network, "--set", "updates=2000", "--set", "batch_size=64"]
     arguments = ["train", "iqn", dataset, "--out", tmp_path / "policy", *settings]
     with subprocess.Popen(
         command(*arguments, "--tensorboard", tmp_path / "board"), stderr=subprocess.PIPE, text=True

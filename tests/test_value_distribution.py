@@ -1,6 +1,7 @@
 """Value distributions: users played one by one in a plain loop, distances worked out by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -132,14 +133,27 @@ def test_the_same_seed_gives_the_same_bits(environment: InterestEvolution, tmp_p
     assert bits(first) == bits(second) != bits(other)
 
 
-def test_trained_agents_tell_as_many_quantiles_as_they_can(environment: InterestEvolution, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "distinct"),
+    [
+        ({"evidence": False, "pretraining": "svd", "dimension": 6, "encoder": "meanpool"}, (1, 7, 200)),
+        ({"evidence": True}, (1, 7, 32)),  # so many are learned; between them they are interpolated
+    ],
+)
+def test_trained_agents_tell_as_many_quantiles_as_they_can(
+    network: dict[str, Any], distinct: tuple[int, ...], environment: InterestEvolution, tmp_path: Path
+) -> None:
     from bcd4rec.experiments.fitting import fit
 
     dataset = dataset_of(environment, tmp_path)
-    quick = {"pretraining": "svd", "dimension": 6, "encoder": "meanpool", "updates": 3, "batch_size": 8, "quantiles": 7}
-    policies = {name: fit(name, dataset, quick).policy for name in ("dqn", "qrdqn", "iqn")}
+    quick = network | {"updates": 3, "batch_size": 8, "quantiles": 7}
+    names = ("dqn", "qrdqn", "iqn")
+    policies = {name: fit(name, dataset, quick).policy for name in names}
     found = value_distributions(environment, policies, dataset, SEED, USERS)
-    assert {name: len(values) for name, values in found.quantiles.items()} == {"dqn": 1, "qrdqn": 7, "iqn": 200}
+    for name, count in zip(names, distinct, strict=True):
+        values = found.quantiles[name]
+        assert (np.diff(values) >= 0).all()
+        assert len(np.unique(values)) >= count if count > 1 else np.ptp(values) == 0
 
 
 def test_another_catalogue_is_refused(environment: InterestEvolution, tmp_path: Path) -> None:

@@ -203,14 +203,9 @@ def pretrained_embeddings(
                 generator(seed, "pretraining"),
                 epochs=config.pretraining_epochs,
                 negatives=config.negatives,
-                categories=dataset.categories,
                 notify=lambda loss: notify("item embeddings", loss),
             )
-        # Axes of taste and codes of categories have their meaning from zero on, so they are neither centred nor scaled.
-        plain = config.pretraining in ("tastes", "categories")
-        return {
-            "embeddings": torch.from_numpy(embeddings if plain else standardise(embeddings, config.embedding_scale))
-        }
+        return {"embeddings": torch.from_numpy(standardise(embeddings, config.embedding_scale))}
 
     return _shared(shared, PRETRAINING, config, dataset, seed, pretrained)["embeddings"].numpy()
 

@@ -58,9 +58,8 @@ def _table(rows: "list[tuple[str, str, dict[str, tuple[float, float]]]]", seeds:
 
     from bcd4rec.report.methods import friendly
 
-    table = Table(
-        title=f"In %, means of {seeds} runs with half the width of their 95 % intervals", title_justify="left"
-    )
+    title = f"In %, means of {seeds} runs with half the width of their 95 % intervals"
+    table = Table(title=title, title_justify="left")
     columns: dict[str, Any] = {}
     for _, _, values in rows:
         columns |= dict.fromkeys(values)
@@ -68,14 +67,11 @@ def _table(rows: "list[tuple[str, str, dict[str, tuple[float, float]]]]", seeds:
     for name in columns:
         table.add_column(friendly(name), justify="right")
     for title, measure, values in rows:
-        best = max(value for name, (value, _) in values.items() if name != "oracle")
-        cells = [_cell(values.get(name), best) for name in columns]
-        table.add_row(f"{title} ({measure})", *cells)
+        table.add_row(f"{title} ({measure})", *(_cell(values.get(name)) for name in columns))
     return table
 
 
-def _cell(found: tuple[float, float] | None, best: float) -> str:
+def _cell(found: tuple[float, float] | None) -> str:
     if found is None:
         return "–"
-    text = f"{found[0]:.1f}" + (f" ± {found[1]:.1f}" if found[1] else "")
-    return f"[bold]{text}[/bold]" if found[0] == best else text
+    return f"{found[0]:.1f}" + (f" ± {found[1]:.1f}" if found[1] else "")

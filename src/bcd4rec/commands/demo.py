@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec demo --out demo/"
-BASELINES = ("popular", "sknn", "vsknn", "stan")  # quick enough to be fitted while somebody watches
+BASELINES = ("popular", "ctr", "stan", "response")  # quick enough to be fitted while somebody watches
 AGENTS = ("dqn", "iqn", "bcd4rec")
-SETTINGS: dict[str, Any] = {}  # of the agents: the defaults of `train`
 AFTER_SKIP: Final = "exclude"
 DIVERSITY = 1.0
 
@@ -98,7 +97,7 @@ def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> 
         tick(f"training {method}", 0.0)
         path = folder / "policies" / method
         path.mkdir(parents=True)
-        fit(method, dataset, SETTINGS, seed, Ticks()).save(dataset, path)
+        fit(method, dataset, seed=seed, watcher=Ticks()).save(dataset, path)
         folders.append(str(path))
     return folders
 

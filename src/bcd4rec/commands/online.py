@@ -35,7 +35,6 @@ def online(
             help="Begin with the train split of this data set and the agent that it teaches; see --first-epsilon."
         ),
     ] = None,
-    skips: Annotated[int, typer.Option(min=0, help="S: how many skipped items a state holds; 0 for none.")] = 40,
     after_skip: AfterSkip = "repeat",
     diversity: Diversity = 0.0,
     settings: Annotated[
@@ -63,7 +62,7 @@ def online(
             refuse_existing(path, force)
     given = {"method": method, "rounds": rounds, "users": users}
     config = OnlineConfig.parse(given | {"first_epsilon": first_epsilon, "last_epsilon": last_epsilon}, OPTIONS)
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "skips": skips}, OPTIONS)
+    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
     environment = make_environment(env, preset, model)
     known = Dataset.load(dataset) if dataset is not None else None
     with progress() as tick:

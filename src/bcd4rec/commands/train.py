@@ -34,6 +34,9 @@ def train(
     ],
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the policy; it appears when training is complete.")],
+    preset: Annotated[
+        str | None, typer.Option(help="Settings of an agent by name: paper, its own network; --set overrides them.")
+    ] = None,
     settings: Settings = None,
     search: Annotated[
         str,
@@ -55,7 +58,6 @@ def train(
     Ctrl-C keeps a policy's checkpoint beside --out; --resume continues it bit for bit.
     """
     from bcd4rec.artifacts import atomic_directory, refuse_existing, remove
-    from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
@@ -66,20 +68,19 @@ def train(
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
-    as_search(search)
+    how, given = as_search(search), _settings(method, preset, settings)
     set_threads(threads)
     if method == USER:
         from bcd4rec.commands._user import train_user
 
         if resume or tensorboard is not None:
             raise InputError("train user takes no --resume and no --tensorboard; it takes a minute or two.")
-        train_user(dataset, out, parse_settings(settings), seed, force, json)
+        train_user(dataset, out, given, seed, force, json)
         return
     data = Dataset.load(dataset)
     began = time.monotonic()
     with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
-        begun = checkpoint if resume else None
-        fitted = fitting.fit(method, data, parse_settings(settings), seed, watcher, begun, search=as_search(search))
+        fitted = fitting.fit(method, data, given, seed, watcher, checkpoint if resume else None, search=how)
     with progress() as tick:
         validation = judge_on_log(fitted, data, seed, tick)
     fitted.about["validation"] = validation.to_json()
@@ -135,6 +136,20 @@ def search_sentence(told: dict[str, Any]) -> str:
         return f"Chosen: {told['reason']}."
     runs = ", ".join(f"{one['shrink']:g}: {one['difference']:+.4f} ± {one['error']:.4f}" for one in told["tried"])
     return f"Chosen: shrink {told['shrink']:g}, {told['reason']} (validation AUC against it by shrink: {runs})."
+
+
+def _settings(method: str, preset: str | None, settings: list[str] | None) -> dict[str, Any]:
+    from bcd4rec.agents import presets
+    from bcd4rec.config import parse_settings
+    from bcd4rec.errors import InputError
+    from bcd4rec.experiments.fitting import agents
+
+    given = parse_settings(settings)
+    if preset is None:
+        return dict(given)
+    if method not in agents():
+        raise InputError(f"--preset is for agents ({', '.join(agents())}), found {method!r}; train it without.")
+    return presets.preset(preset) | given
 
 
 def _tensorboard(folder: Path | None) -> Any:

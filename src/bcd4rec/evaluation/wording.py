@@ -6,6 +6,7 @@ NAMES = {
     "ctr": "CTR",
     "category_popular": "CategoryPop",
     "markov": "Markov",
+    "response": "Response",
     "oracle": "Oracle",
     "behaviour": "Behaviour",
     "filter": "Bayes filter",

@@ -140,7 +140,8 @@ def _learn(
     rows: Batch,
     seed: int,
 ) -> ObservingNetwork:
-    config = agents()[online.method].parse(settings, f"{online.method} --set")
+    # What it sees of a user is no session that evidence could be counted in.
+    config = agents()[online.method].parse({"evidence": False} | settings, f"{online.method} --set")
     categories = np.eye(environment.config.categories, dtype=np.float32)[environment.categories]
     with seeded(seed, "network"):
         network = ObservingNetwork(categories, seen, config)

@@ -76,8 +76,9 @@ def learn_online(
     player, vectors, logs = contestant("random", environment, None, seed), None, list[pl.DataFrame]()
     if known is not None:
         tick("learning from the log", 0.0)
-        player, vectors = _taught(fit(config.method, known, settings, seed), known, environment, config, rules)
+        player, vectors = _taught(fit(config.method, known, settings, seed), known, environment, rules)
         logs.append(logged_rows(known, environment))
+    skips = known is None or known.states.skips.shape[1] > 0
     before = 0 if known is None else logs[0]["session_id"].n_unique()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(config.rounds):
@@ -94,19 +95,19 @@ def learn_online(
             log = log.with_columns(pl.col("session_id") + before + number * config.users)
             logs.append(log)
             joined = pl.concat(logs, how="diagonal")
-            dataset = _prepared(joined, environment, rules, Path(folder) / str(number), seed)
+            dataset = _prepared(joined, environment, skips, Path(folder) / str(number), seed)
             fitted = fit(config.method, dataset, settings, seed)
             rate = 100.0 * float(met["targets"].sum()) / float(met["steps"].sum())
             yield Round(number, epsilon, rate, log, dataset, fitted)
-            player, vectors = _taught(fitted, dataset, environment, config, rules)
+            player, vectors = _taught(fitted, dataset, environment, rules)
 
 
 def _taught(
-    fitted: Fitted, dataset: Dataset, environment: Environment, config: OnlineConfig, rules: RolloutConfig
+    fitted: Fitted, dataset: Dataset, environment: Environment, rules: RolloutConfig
 ) -> tuple[Contestant, FloatArray | None]:
     """Who plays the next round, and what makes its slates diverse."""
     policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
-    player = Contestant(config.method, policy, length=rules.length, skips=rules.skips)
+    player = Contestant(fitted.about["method"], policy, **fitted.about["history"])
     return player, slate_vectors(environment, dataset) if rules.diversity else None
 
 
@@ -137,12 +138,11 @@ def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:
     return with_ids(as_log(table, environment), environment)
 
 
-def _prepared(log: pl.DataFrame, environment: Environment, rules: RolloutConfig, folder: Path, seed: int) -> Dataset:
+def _prepared(log: pl.DataFrame, environment: Environment, skips: bool, folder: Path, seed: int) -> Dataset:
+    """States remember skips unless those of the data set that it began with do not; they are as long as needed."""
     folder.mkdir()
     write_log(log, folder / "log.parquet", environment)
-    history = TransitionConfig.parse(
-        {"length": rules.length, "skips": rules.skips, "history": "all" if rules.skips else "positives"}, "history"
-    )
+    history = TransitionConfig.parse({"history": "all" if skips else "positives"}, "history")
     config = PrepareConfig(transitions=history, split=SplitConfig(validation=0.1))
     prepare(Log(folder / "log.parquet"), environment.responses, config, folder / "dataset", seed)
     return Dataset.load(folder / "dataset")

@@ -16,7 +16,6 @@ from scipy.stats import spearmanr
 from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy, per_session
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, interval
@@ -31,22 +30,24 @@ from bcd4rec.sim.environment import Environment, Logged
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 
-BASELINES = ("popular", "sknn", "vsknn", "stan", "item2vec", "gru4rec", "srgnn")
+BASELINES = (
+    "popular",
+    "ctr",
+    "category_popular",
+    "markov",
+    "sknn",
+    "vsknn",
+    "stan",
+    "item2vec",
+    "gru4rec",
+    "srgnn",
+    "response",
+)
 AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
 ONLINE = "online"
 # Online learning goes on from the log, so that it need not find by chance what the log knows.
 ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
-# Thousands of items with a handful of clicks each: co-clicks alone say little, known categories say much.
-WITH_CATEGORIES: dict[str, Any] = {"pretraining": "categories", "encoder": "meanpool", "pooling": True}
 RULES = RolloutConfig()
-SCHEDULE: dict[str, Any] = {"learning_rate": 2e-3, "batch_size": 256, "updates": 600, "negatives": 1000}
-
-
-def agent_settings(dataset: Dataset) -> dict[str, Any]:
-    """One recipe for all six agents; it depends on the data only by whether items have categories."""
-    known = bool((dataset.categories != PAD).any())
-    other = {"pretraining": "svd", "encoder": "meanpool", "pooling": True}
-    return (WITH_CATEGORIES if known else other) | SCHEDULE
 
 
 def keep_to(folder: Path, run: dict[str, Any]) -> None:
@@ -87,21 +88,19 @@ def policies(
 ) -> dict[str, Path]:
     """The folder of every method's policy, learned now or in an earlier run.
 
-    `rules` are those of the evaluation, which online users obey, too; `settings` change the agents' recipe.
+    `rules` are those of the evaluation, which online users obey, too; `settings` are the agents'.
     """
-    recipe = agent_settings(dataset) | (settings or {})
+    settings = settings or {}
     names = [*BASELINES, *AGENTS, ONLINE]
     for number, name in enumerate(names):
         tick(f"learning {name}", number / len(names))
         if (folder / name).is_dir():
             continue
         if name == ONLINE:
-            seen = {"length": dataset.states.positives.shape[1], "skips": dataset.states.skips.shape[1]}
-            own = rules.model_copy(update=seen)
-            *_, last = learn_online(user, rounds, recipe, own, seed, known=dataset)
+            *_, last = learn_online(user, rounds, settings, rules, seed, known=dataset)
             fitted, data = last.fitted, last.dataset
         else:
-            fitted, data = fit(name, dataset, recipe if name in AGENTS else {}, seed), dataset
+            fitted, data = fit(name, dataset, settings if name in AGENTS else {}, seed), dataset
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_directory(folder / name) as partial:
             fitted.save(data, partial)

@@ -12,7 +12,7 @@ step is worth the mean reward of its items: the expectation is much the same, bu
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -30,9 +30,10 @@ from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
 Unit = Literal["item", "slate"]
 Returns = NDArray[np.float64]
 TYPES = 3
-QUANTILES = 200  # of agents that can tell any; the others have their own number, and one value is a point mass
+QUANTILES = 200  # of agents that can tell any; others may have their own number, and one value is a point mass
 
 
+@runtime_checkable
 class Distributional(Protocol):
     """A policy that knows more of a return than its mean."""
 

@@ -1,4 +1,4 @@
-"""`bcd4rec benchmark worlds`: one default, many logs. Every method learns from the log of each world and is measured there.
+"""`bcd4rec benchmark worlds`: one default, many logs. Every method learns from each log.
 
 Simulated worlds have true users: methods are ranked by what fresh users do, all under the rule that the server has.
 Logs of real people are measured on their own held-out slates, as `evaluate --log` does.
@@ -19,12 +19,13 @@ from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
 from bcd4rec.experiments.comparison import ORACLE, Contestant, contestant, default_policy
 from bcd4rec.experiments.fitting import fit
+from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig, preset
-from bcd4rec.sim.rollout import Exploration, RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset as shop_preset
 

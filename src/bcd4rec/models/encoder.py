@@ -15,7 +15,6 @@ class Encoder(nn.Module):
     A subclass takes `(width, outputs)`: the width D of the embeddings and the number of entries of a state.
     """
 
-    takes_skips = False  # whether `forward` wants the skipped items (B, S) as its third argument
     takes_layers = False  # whether the constructor wants a number of layers as its third argument
 
     def __init__(self, outputs: int):

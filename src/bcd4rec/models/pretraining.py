@@ -9,14 +9,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
-from bcd4rec.data.categories import category_vectors
-from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray
-from bcd4rec.errors import InputError
 from bcd4rec.models.next_item import Examples, NextItem, fit
 
-Pretraining = Literal["tastes", "categories", "srgnn", "item2vec", "svd", "none"]
+Pretraining = Literal["srgnn", "item2vec", "svd", "none"]
 Notify = Callable[[float], None]
 
 
@@ -147,16 +144,9 @@ def pretrain(
     *,
     epochs: int,
     negatives: int = 0,
-    categories: IntArray,
     notify: Notify = silent,
 ) -> FloatArray:
-    """Embeddings (A, width) by the method called `kind`; `tastes` may need fewer entries."""
-    if kind == "tastes":
-        return item_vectors(sequences, n_items, width)
-    if kind == "categories":
-        if (categories == PAD).all():
-            raise InputError("pretraining=categories: found no categories in the data set; prepare a log with them.")
-        return category_vectors(categories, sequences, width, rng)
+    """Embeddings (A, width) by the method called `kind`."""
     if kind == "srgnn":
         return srgnn(sequences, n_items, width, rng, epochs=epochs, negatives=negatives, notify=notify)
     if kind == "item2vec":

@@ -25,14 +25,12 @@ def pool(items: Tensor, embeddings: Tensor) -> Tensor:
 
 
 class QNetworkConfig(Config):
-    """The shape of a Q-network."""
+    """The shape of a Q-network over item embeddings."""
 
     head: HeadName = Field(description="expected (one value), fixed (K fixed quantiles) or implicit (any quantile).")
     quantiles: int = Field(default=10, ge=1, description="K: quantiles in a training batch; the expected head has one.")
     cosines: int = Field(default=64, ge=1, description="n: cosines that embed a fraction; implicit head only.")
-    encoder: str = Field(
-        default="tastes", description="How a session becomes a vector: tastes, bigru, srgnn, meanpool."
-    )
+    encoder: str = Field(default="bigru", description="How a session becomes a vector: bigru, gru, srgnn, meanpool.")
     layers: int = Field(default=2, ge=1, description="Layers of the recurrence; encoder bigru only.")
     pooling: bool = Field(
         default=False,
@@ -64,8 +62,7 @@ class QNetwork(nn.Module):
 
     def encode(self, positives: Tensor, skips: Tensor) -> Tensor:
         """(B, D) states of sessions with the last positive items (B, L) and the last skipped items (B, S)."""
-        extra = (skips,) if self.encoder.takes_skips else ()
-        states: Tensor = self.encoder(positives, self.embeddings, *extra)
+        states: Tensor = self.encoder(positives, self.embeddings)
         if self.gains is None:
             return states
         pooled = self.gains[1] * pool(positives, self.embeddings) + self.gains[2] * pool(skips, self.embeddings)

@@ -79,7 +79,7 @@ def _preferences(network: Network, arrays: StoredArrays, version: str) -> "Model
         known = ", ".join(ENCODER_GRAPHS)
         raise InputError(f"The encoder {network.encoder!r} has no ONNX graph; those that have one are {known}.")
     encoder = ENCODER_GRAPHS[network.encoder](arrays.under(network.encoder_prefix))
-    part = OPENING + encoder + pooled(network.gains, network.more, "skipped_sum" in encoder.lines)
+    part = OPENING + encoder + pooled(network.gains, network.more)
     part += mean(network.head, arrays.under(network.head_prefix))
     outputs = "float[B,D] preference, float[B,E] state"
     if network.more:

@@ -72,99 +72,6 @@ def _linear(weights: Weights) -> Weights:
     return {"linear_weight": weights["linear.weight"], "linear_bias": weights["linear.bias"]}
 
 
-LATE = {"liked": 2.0, "skipped": 7.0}  # as in models.tastes, which a server without torch cannot import
-SIZES = (1.0, 1.0, 5.0, 2.0, 10.0, 70.0)
-DIRECTIONS = (1.0, 1.0, -1.0, -1.0, 0.0, 0.0)
-
-
-def tastes(weights: Weights) -> Part:
-    """Signs are folded into the weights, so that what bends upwards or downwards there is a plain ReLU here."""
-    directions = np.array(DIRECTIONS, np.float32)
-    first, second = weights["taste.first.weight"], np.abs(weights["taste.second.weight"])
-    first = np.where(directions == 0, first, directions * np.abs(first))  # (H, 6)
-    sign = np.repeat(np.array([1, -1], np.float32), len(first) // 2)
-    constants: Weights = {
-        "sizes": np.array(SIZES, np.float32),
-        "taste_w1": (sign[:, None] * first).T,
-        "taste_b1": sign * weights["taste.first.bias"],
-        "taste_w2": (sign[:, None] * second * sign).T,
-        "taste_b2": sign * weights["taste.second.bias"],
-        "taste_w3": (np.abs(weights["taste.last.weight"]) * sign).T,
-        "taste_b3": weights["taste.last.bias"],
-        "is_count": (directions == 0).astype(np.float32),
-        "is_evidence": (directions != 0).astype(np.float32),
-    }
-    lines = """
-      late_stack = Concat<axis=2>(liked_c, liked_late_c, skipped_c, skipped_late_c, likes_c, skips_c)
-      inputs = Div(late_stack, sizes)
-      counts = Mul(inputs, is_count)
-      no_evidence = ReduceMax<keepdims=1>(counts, second)
-    """
-    lines += _layers("told", "inputs", 3, "taste") + _layers("untold", "no_evidence", 3, "taste")
-    lines += """
-      evidence = Mul(inputs, is_evidence)
-      evidence_size = Abs(evidence)
-      evidence_most = ReduceMax<keepdims=1>(evidence_size, third)
-      known = Sign(evidence_most)
-      apart = Sub(told, untold)
-      taste = Mul(apart, known)
-    """
-    body = history("skipped", "skips") + _late("liked") + _late("skipped") + Part(_COLUMNS + lines, constants)
-    if len(weights["rest.2.bias"]) == 0:
-        return body + Part("encoded = Squeeze(taste, third)\n")
-    rest = {
-        "rest_w1": weights["rest.0.weight"].T,
-        "rest_b1": weights["rest.0.bias"],
-        "rest_w2": weights["rest.2.weight"].T,
-        "rest_b2": weights["rest.2.bias"],
-    }
-    ending = """
-      rest_mean = ReduceMean<keepdims=0>(rest, second)
-      taste_flat = Squeeze(taste, third)
-      encoded = Concat<axis=1>(taste_flat, rest_mean)
-    """
-    return body + Part(_layers("rest", "inputs", 2) + ending, rest)
-
-
-def _late(name: str) -> Part:
-    """{name}_late_c: the sum over the last few items only."""
-    return Part(f"""
-      {name}_few = Constant<value_float={LATE[name]}>()
-      {name}_order = CumSum({name}_mask, one)
-      {name}_early = Sub({name}_count, {name}_few)
-      {name}_is_late = Greater({name}_order, {name}_early)
-      {name}_late_mask = Cast<to=1>({name}_is_late)
-      {name}_late_column = Unsqueeze({name}_late_mask, third)
-      {name}_late_vectors = Mul({name}_vectors, {name}_late_column)
-      {name}_late = ReduceSum<keepdims=0>({name}_late_vectors, second)
-      {name}_late_c = Unsqueeze({name}_late, third)
-    """)
-
-
-_COLUMNS = """
-      shape = Shape(liked_sum)
-      likes = Expand(liked_count, shape)
-      skips_wide = Expand(skipped_count, shape)
-      liked_c = Unsqueeze(liked_sum, third)
-      skipped_c = Unsqueeze(skipped_sum, third)
-      likes_c = Unsqueeze(likes, third)
-      skips_c = Unsqueeze(skips_wide, third)
-"""
-
-
-def _layers(name: str, source: str, count: int, weights: str | None = None) -> str:
-    """{name}: linear layers {weights}_w1, … over the last axis of `source`, ReLU between them."""
-    lines, weights = [], weights or name
-    for layer in range(1, count + 1):
-        last = layer == count
-        lines.append(f"{name}_m{layer} = MatMul({source}, {weights}_w{layer})")
-        lines.append(f"{name if last else f'{name}_a{layer}'} = Add({name}_m{layer}, {weights}_b{layer})")
-        if not last:
-            source = f"{name}_h{layer}"
-            lines.append(f"{source} = Relu({name}_a{layer})")
-    return "\n".join(["", *lines, ""])
-
-
 def bigru(weights: Weights) -> Part:
     layers = sum(name.startswith("gru.weight_ih_l") for name in weights) // 2
     part = Part(_RECURRENT)
@@ -312,7 +219,6 @@ _ATTENTION = """
 """
 
 ENCODER_GRAPHS: dict[str, Callable[[Weights], Part]] = {
-    "tastes": tastes,
     "bigru": bigru,
     "gru": gru,
     "srgnn": srgnn,
@@ -320,11 +226,10 @@ ENCODER_GRAPHS: dict[str, Callable[[Weights], Part]] = {
 }
 
 
-def pooled(gains: FloatArray | None, more: int, skipped: bool) -> Part:
+def pooled(gains: FloatArray | None, more: int) -> Part:
     """`state`: `encoded`, and where the network pools, the sums of liked and skipped embeddings times its gains.
 
-    `skipped` says that `history("skipped", …)` is in the graph already; `more` is the number of entries that only
-    `encoded` has.
+    `more` is the number of entries that only `encoded` has.
     """
     if gains is None:
         return Part("state = Identity(encoded)\n")
@@ -346,4 +251,4 @@ def pooled(gains: FloatArray | None, more: int, skipped: bool) -> Part:
       state = Add(encoded_part, pool_padded)
     """
     constants = {f"{name}_gain": gains[i : i + 1] for i, name in enumerate(("encoded", "liked", "skipped"))}
-    return (Part("") if skipped else history("skipped", "skips")) + Part(lines, constants)
+    return history("skipped", "skips") + Part(lines, constants)

@@ -8,54 +8,62 @@ from bcd4rec.experiments.paper.writing import ABSENT, entry, signed
 
 METHOD = "bcd4rec"
 WORDS = {
-    (("behaviour", "joint"),): "behaviour model trained along (joint)",
-    (("constraint", "literal"),): "constraint as printed: p > β (literal)",
+    ("behaviour", "joint"): "behaviour model trained along (joint)",
+    ("constraint", "literal"): "constraint as printed: p > β (literal)",
+    ("history", "positives"): "no skips in the state",
+    ("rewards", "logged"): "rewards of the log in place of the response model's",
+    ("shrink", 0.0): "values that are not drawn to the response model's",
 }
 
 
 def finding(results: Results) -> Finding:
+    runs = [run for run in results.lab.runs("ablations") if run.method == METHOD and "sessions" not in dict(run.log)]
     return Finding(
         "ablations",
         "Ablations: one change at a time",
         prose=[
-            "BCD4Rec with one thing changed; the rest is our default: behaviour model trained first and frozen, "
-            "relative constraint, skips in the state, tastes as encoder and pre-training, K = 10. The paper's BiGRU, "
-            "an SR-GNN and mean pooling are compared on the paper's pre-training (SR-GNN). Differences are paired over "
-            "users."
+            "BCD4Rec with one thing changed; the rest is our default: values over evidence, rewards of the response "
+            "model, skips in the state, K = 10. Below it the same for the paper's network (`--preset paper`): BiGRU, "
+            "behaviour model trained first and frozen, relative constraint. Differences are paired over users."
         ],
-        grids=[_grid(results, domain) for domain in results.lab.domains_of(results.lab.runs("ablations"))],
+        grids=[
+            grid
+            for domain in results.lab.domains_of(runs)
+            for grid in _grids(results, domain, [run for run in runs if run.domain == domain])
+        ],
         charts=[_sizes(results)] if _sized(results) else [],
         commands=results.again(),
     )
 
 
-def _grid(results: Results, domain: str) -> Grid:
-    usual = results.met(Run(domain, METHOD))
-    rows: list[list[Entry | str]] = [["the default", entry(usual), ""]] if usual else []
-    for run in results.lab.runs("ablations"):
+def _grids(results: Results, domain: str, runs: list[Run]) -> list[Grid]:
+    """One for each network; the first run of a network is what the others are a change of."""
+    kinds = {True: "our default", False: "the paper's network"}
+    by = {kind: [run for run in runs if dict(run.settings).get("evidence", True) == kind] for kind in kinds}
+    return [_grid(results, domain, kinds[kind], of) for kind, of in by.items() if of]
+
+
+def _grid(results: Results, domain: str, name: str, runs: list[Run]) -> Grid:
+    usual = results.met(runs[0])
+    rows: list[list[Entry | str]] = [["nothing", entry(usual), ""]] if usual else []
+    for run in runs[1:]:
         met = results.met(run)
-        changed = run.domain == domain and run.method == METHOD and (run.settings or "history" in dict(run.log))
-        if changed and met is not None:
-            rows.append([_words(run), entry(met), _change(met, usual)])
+        if met is not None:
+            rows.append([_words(run, runs[0]), entry(met), _change(met, usual)])
     log = results.baseline("behaviour", domain)
     rows.append(["the log's policy", entry(log), _change(log, usual)])
-    title = f"{results.lab.domain(domain).title}, {results.lab.domain(domain).rate} %"
-    return Grid(title, ["BCD4Rec with", "rate", "minus the default"], rows)
+    title = f"{results.lab.domain(domain).title}, {results.lab.domain(domain).rate} %: {name}"
+    return Grid(title, ["changed", "rate", "minus no change"], rows)
 
 
 def _change(met: Meetings | None, usual: Meetings | None) -> str:
     return signed(met.above(usual)) if met is not None and usual is not None else ABSENT
 
 
-def _words(run: Run) -> str:
-    if run.settings in WORDS:
-        return WORDS[run.settings]
-    if dict(run.log).get("history") == "positives":
-        return "no skips in the state"
-    settings = dict(run.settings)
-    if "encoder" in settings:
-        return f"{settings['encoder']} on {settings['pretraining']} embeddings"
-    return ", ".join(f"{'K' if name == 'quantiles' else name} = {value}" for name, value in settings.items())
+def _words(run: Run, usual: Run) -> str:
+    before = {*usual.settings, *usual.log}
+    changed = [pair for pair in (*run.settings, *run.log) if pair not in before]
+    return ", ".join(WORDS.get(pair) or f"{'K' if pair[0] == 'quantiles' else pair[0]} = {pair[1]}" for pair in changed)
 
 
 def _sized(results: Results) -> dict[str, list[tuple[int, Meetings]]]:

@@ -1,4 +1,4 @@
-"""The agents with the paper's own network, beside ours: is it the recipe that makes agents alike?"""
+"""The agents with the paper's own network, beside ours: is it the network that makes agents alike?"""
 
 from dataclasses import replace
 
@@ -17,8 +17,9 @@ def finding(results: Results) -> Finding:
         "as_printed",
         "As printed: the agents of table 1 with the paper's network",
         prose=[
-            "The paper's network and settings; of the updates it does not say how many. The rest is as in table 1: the "
-            "constraint is relative, its model is trained first, β = 0.5, K = 10.",
+            "The paper's network and settings (`bcd4rec train --preset paper`); of the updates it does not say how "
+            "many. States hold clicks alone. The rest is as in table 1: the constraint is relative, its model is "
+            "trained first, β = 0.5, K = 10.",
             *map(_settings, runs[:1]),
         ],
         grids=[_grid(results, column) for column in columns],

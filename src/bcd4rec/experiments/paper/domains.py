@@ -24,7 +24,7 @@ class Sizes(Config):
     scale: float = Field(gt=0, description="Sessions a day, in times of the paper's data.")
     online_rounds: int = Field(ge=1, description="Rounds of the online agent on learned users.")
     online_users: int = Field(ge=1, description="Users in each of them.")
-    agents: dict[str, Any] = Field(default_factory=dict, description="Settings of every agent, not its recipe's.")
+    agents: dict[str, Any] = Field(default_factory=dict, description="Settings of every agent, not its defaults.")
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict, description="Settings of some other methods.")
 
 
@@ -37,7 +37,6 @@ class Domain:
     candidates = "all"  # or of the session's category
     user: Settings = ()  # settings of the learned user
     played: Settings = ()  # how its sessions are played
-    recipe: Settings = ()  # settings of all agents, in place of the usual ones
     baselines: tuple[str, ...] = ("random", "behaviour", "online", "oracle")
 
     def __init__(self, sizes: Sizes, source: Path | None = None):
@@ -50,7 +49,7 @@ class Domain:
     @property
     def settings(self) -> Settings:
         """Of all agents."""
-        return tuple(sorted((dict(self.recipe) | self.sizes.agents).items()))
+        return tuple(sorted(self.sizes.agents.items()))
 
     def log(self, seed: int, **changes: Any) -> AnyLog:
         raise NotImplementedError
@@ -149,7 +148,6 @@ class Trivago(Real):
     periods = (("user", 1.2), ("train", 0.5), ("test", 0.3))  # days, one after the other
     user = (("batch_size", 8), ("epochs", 60), ("learning_rate", 0.01), ("patience", 3), ("width", 8))
     played = (("most", 5), ("unavailable", "recommended"))
-    recipe = (("encoder", "tastes"), ("pooling", False), ("pretraining", "none"))
 
 
 class Diginetica(Real):

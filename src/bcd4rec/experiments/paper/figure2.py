@@ -18,9 +18,8 @@ def finding(results: Results) -> Finding:
         "Figure 2: gain from pre-training; offline metrics against users",
         prose=[
             "How item embeddings start: from nothing, from item2vec, or from an SR-GNN that predicts the next positive "
-            "item, as in the paper. Everything else is alike: mean pooling with sums of liked and skipped items, and "
-            "embeddings that are trained on. Our default recipes start elsewhere (tastes on RecSim, categories on DN): "
-            "they are in table 1.",
+            "item, as in the paper. Everything else is the paper's network, as in `as_printed`. The agents of table 1 "
+            "have no embeddings to pre-train.",
             "The scatter plots have one point for each run of the grid of β, K and n.",
         ],
         grids=[_grid(results, domain, methods) for domain, methods in found.items()],

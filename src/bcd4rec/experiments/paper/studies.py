@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from bcd4rec.agents.presets import preset
 from bcd4rec.config import Config
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.grid import Task
@@ -29,6 +30,7 @@ class Runs(Config):
 
     domains: list[str]
     methods: list[str]
+    preset: str | None = Field(default=None, description="Settings of the method by name; `settings` change them.")
     settings: dict[str, list[Any]] = Field(default_factory=dict, description="Of the method.")
     log: dict[str, list[Any]] = Field(default_factory=dict, description="Of the log that is learned from.")
     quick: dict[str, list[Any]] = Field(default_factory=dict, description="What replaces any of these where quick.")
@@ -36,11 +38,13 @@ class Runs(Config):
     def at(self, quick: bool) -> "Runs":
         changes = self.quick if quick else {}
         own = {name: values for name, values in changes.items() if name in ("domains", "methods")}
+        named = {name: [value] for name, value in preset(self.preset).items()} if self.preset is not None else {}
+        parts = {"settings": named | self.settings, "log": self.log}
         return self.model_copy(
             update=own
             | {
-                part: {name: changes.get(name, values) for name, values in getattr(self, part).items()}
-                for part in ("settings", "log")
+                part: {name: changes.get(name, values) for name, values in known.items()}
+                for part, known in parts.items()
             }
         )
 

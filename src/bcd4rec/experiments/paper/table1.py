@@ -16,6 +16,10 @@ ENDS = ("random", "behaviour", "filter", "online", "oracle")
 TWINS = {"dqn": "bcq", "qrdqn": "qrbcq", "iqn": "bcd4rec"}  # without and with the constraint
 OTHERS = ("popular", "sknn", "stan", "gru4rec", "srgnn", "dqn")  # which the text says cannot beat the log
 OURS = "bcd4rec"
+OPPONENTS = (
+    "CTR (response rates), CategoryPop, Markov and Response (the supervised model that agents start from, which does "
+    "not look ahead) are not in the paper. Every method has its default settings on every domain."
+)
 ONLINE = (
     "The online agent may try things on users. On RecSim it sees their interests, too. On learned users it starts from "
     "the log, and is no upper line: it ends about where the offline agents are."
@@ -73,6 +77,7 @@ def finding(results: Results) -> Finding:
             "are means ± standard deviations over runs; brackets are 95 % intervals over all sessions, runs pooled. "
             "The gap is the share of the way from the log's policy to the online agent, as in the paper, and beside it "
             "to the oracle, which sees into the users.",
+            OPPONENTS,
             ONLINE,
             *([FILTER] if any("filter" in column.ends for column in columns) else []),
             "Rules of the slates on RecSim, the same for everybody: items of a slate that was just skipped are kept "

@@ -8,9 +8,8 @@ from bcd4rec.artifacts import write_json
 from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.tasks.learners import Trained
 from bcd4rec.experiments.tasks.logs import RecSimLog, dataset_of
-from bcd4rec.experiments.value_distribution import value_distributions
+from bcd4rec.experiments.value_distribution import Distributional, value_distributions
 from bcd4rec.policies import bundle
-from bcd4rec.policies.quantile_policy import QuantilePolicy
 from bcd4rec.sim.interest_evolution import InterestEvolution
 
 
@@ -30,7 +29,7 @@ class Distributions(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         loaded = {agent.method: bundle.load(store.path(agent) / "policy").policy for agent in self.agents}
-        policies = {name: policy for name, policy in loaded.items() if isinstance(policy, QuantilePolicy)}
+        policies = {name: policy for name, policy in loaded.items() if isinstance(policy, Distributional)}
         dataset = dataset_of(self.log, store)
         found = value_distributions(InterestEvolution(), policies, dataset, self.seed, self.users)
         types = [

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bcd4rec.artifacts import write_json
-from bcd4rec.data.dataset import Dataset
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.online import learn_online
-from bcd4rec.experiments.second_domain import AGENTS, ROUNDS, agent_settings
-from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings, dataset_of
+from bcd4rec.experiments.second_domain import ROUNDS
+from bcd4rec.experiments.tasks.logs import AnyLog, Settings, dataset_of
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.sim.learned import Learned, LearnedConfig
@@ -25,6 +24,7 @@ COSTS = {
     "sknn": 2.0,
     "vsknn": 2.0,
     "stan": 2.0,
+    "response": 10.0,
     "item2vec": 10.0,
     "gru4rec": 40.0,
     "srgnn": 40.0,
@@ -69,16 +69,12 @@ class Trained(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         dataset = dataset_of(self.log, store)
-        settings = self._recipe(dataset) | dict(self.settings)
-        fitted = fit(self.method, dataset, settings, self.seed, shared=store.shared())
+        fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared())
         (folder / "policy").mkdir()
         fitted.save(dataset, folder / "policy")
         found = recall(fitted.policy, dataset, "validation", 3, self.seed)
         q_bar = fitted.about.get("training", {}).get("q_bar")
         write_json(folder / "offline.json", {"q_bar": q_bar, "recall@3": found.interval.value})
-
-    def _recipe(self, dataset: Dataset) -> dict[str, Any]:
-        return agent_settings(dataset) if self.method in AGENTS and not isinstance(self.log, RecSimLog) else {}
 
 
 @dataclass(frozen=True)
@@ -99,10 +95,9 @@ class TrainedOnline(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         dataset = dataset_of(self.user.log, store)
-        seen = {"length": dataset.states.positives.shape[1], "skips": dataset.states.skips.shape[1]}
-        rules = RolloutConfig.parse({"candidates": self.candidates} | seen, "candidates")
+        rules = RolloutConfig.parse({"candidates": self.candidates}, "candidates")
         config = ROUNDS.model_copy(update={"rounds": self.rounds, "users": self.users})
-        settings = agent_settings(dataset) | dict(self.settings)
+        settings = dict(self.settings)
         *_, last = learn_online(learned_user(self.user, store), config, settings, rules, self.seed, known=dataset)
         (folder / "policy").mkdir()
         last.fitted.save(last.dataset, folder / "policy")

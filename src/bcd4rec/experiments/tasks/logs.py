@@ -14,7 +14,6 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.schema import Log, default_responses
 from bcd4rec.data.sessions import no_tick
 from bcd4rec.data.splits import SplitConfig
-from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.comparison import contestant, slate_vectors
@@ -33,7 +32,6 @@ from bcd4rec.sim.traffic import TrafficConfig, traffic
 Settings = tuple[tuple[str, Any], ...]  # of a method or a reader, in place of its defaults
 RECSIM_RULES = RolloutConfig(after_skip="exclude", diversity=1.0)  # the same for all policies
 CHECKPOINT_USERS = 500  # whom a checkpoint meets to be chosen
-SIZES = {"length": 10, "skips": 40}  # L and S of every data set here, so that runs on different logs compare
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,8 @@ class Checkpoints(Task):
     def make(self, folder: Path, store: Store) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.users, last_epsilon=self.last_epsilon)
-        rules = RECSIM_RULES.model_copy(update={"skips": SIZES["skips"]})
         found = []
-        for one in learn_online(environment, config, dict(self.settings), rules, self.seed):
+        for one in learn_online(environment, config, dict(self.settings), RECSIM_RULES, self.seed):
             path = folder / f"round-{one.number + 1}"
             path.mkdir()
             one.fitted.save(one.dataset, path)
@@ -118,7 +115,7 @@ class RecSimLog(Task):
     def make(self, folder: Path, store: Store) -> None:
         log = folder / "log.parquet"
         write_log(self.behaviour(self.sessions, self.seed, store), log, InterestEvolution())
-        config = PrepareConfig.parse({"transitions": SIZES | {"history": self.history}}, "history")
+        config = PrepareConfig.parse({"transitions": {"history": self.history}}, "history")
         prepare(Log(log), InterestEvolution().responses, config, folder / "dataset", self.seed)
 
 
@@ -190,7 +187,7 @@ def _prepare_raw(
     reader = READERS[name].parse(options, f"{name} options")
     reading = reader.read(raw, folder / "log.parquet", folder, no_tick).to_json()
     split = SplitConfig(by="time", periods=periods or reader.periods)
-    config = PrepareConfig(transitions=TransitionConfig.model_validate(SIZES), split=split)
+    config = PrepareConfig(split=split)
     log = Log(folder / "log.parquet")
     prepare(log, default_responses(log), config, folder / "dataset", seed, reading=reading)
 
