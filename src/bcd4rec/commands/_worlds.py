@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bcd4rec.commands._options import Json, Users
+from bcd4rec.commands._options import AfterSkip, Diversity, Json, Users
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,16 +24,21 @@ def worlds(
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each world.")] = 3,
     users: Users = 1000,
+    after_skip: AfterSkip = "repeat",
+    diversity: Diversity = 0.0,
     json: Json = False,
 ) -> None:
     """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
     from bcd4rec.commands._options import set_threads
+    from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
+    from bcd4rec.sim.rollout import RolloutConfig
 
     set_threads(1)
+    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
     names = list(running.WORLDS) if only is None else [] if only == "none" else only.split(",")
     for name in names:
         if name not in running.WORLDS:
@@ -45,7 +50,7 @@ def worlds(
         raise InputError("There is nothing to measure; name worlds with --only or data sets with --log.")
     chosen = methods.split(",") if methods else running.METHODS
     with progress() as tick:
-        found = running.run(out, names, logs, chosen, seeds, users, tick)
+        found = running.run(out, names, logs, chosen, seeds, users, tick, rules)
     if json:
         emit_json({"seeds": seeds, "users": users, "worlds": found})
     else:

@@ -17,7 +17,7 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.evaluation.logged_slates import Judgement, Ranker, Values, logged_cases, logged_order, values_of
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
-from bcd4rec.experiments.comparison import ORACLE, Contestant, contestant, default_policy
+from bcd4rec.experiments.comparison import ORACLE, Contestant, contestant, default_policy, slate_vectors
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
@@ -29,11 +29,12 @@ from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset as shop_preset
 
-METHODS = ("popular", "ctr", "category_popular", "markov", "stan", "response", "dqn", "iqn", "bcd4rec")
+METHODS = ("popular", "ctr", "category_popular", "stan", "response", "bcd4rec")
 LOG = "log"
 SESSIONS = 2000
 SHOP_SESSIONS = 4872  # of thirty days at the scale of the paper's second domain
 RESPONSE = "response"
+RULES = RolloutConfig()
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def run(
     seeds: int = 3,
     users: int = 1000,
     tick: Tick = no_tick,
+    rules: RolloutConfig = RULES,
 ) -> dict[str, Any]:
     """All results, those that `out` holds already among them. `logs` are prepared data sets by name."""
     cells = [(name, seed) for name in [*worlds, *logs] for seed in range(seeds)]
@@ -110,16 +112,19 @@ def run(
         def share(stage: str, done: float, place: int = place, name: str = name) -> None:
             tick(f"{name}: {stage}", (place + done) / len(cells))
 
-        found = (
-            _on_log(logs[name], methods, seed, share) if name in logs else _on_users(name, methods, seed, users, share)
-        )
+        if name in logs:
+            found = _on_log(logs[name], methods, seed, share)
+        else:
+            found = _on_users(name, methods, seed, users, share, rules)
         out.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, force=True) as partial:
             write_json(partial, found)
     return {name: [read_json(out / f"{name}-{seed}.json") for seed in range(seeds)] for name in [*worlds, *logs]}
 
 
-def _on_users(name: str, methods: Sequence[str], seed: int, users: int, tick: Tick) -> dict[str, Any]:
+def _on_users(
+    name: str, methods: Sequence[str], seed: int, users: int, tick: Tick, rules: RolloutConfig
+) -> dict[str, Any]:
     world = WORLDS[name]
     environment = world.environment()
     tick("writing the log", 0.0)
@@ -130,10 +135,11 @@ def _on_users(name: str, methods: Sequence[str], seed: int, users: int, tick: Ti
     tables: dict[str, pl.DataFrame] = {}
     chosen: dict[str, Any] = {}
     fresh = stream_seed(seed, "evaluation")
+    vectors = slate_vectors(environment, dataset) if rules.diversity else None
     for number, method in enumerate([*methods, ORACLE]):
         tick(method, number / (len(methods) + 1))
         player = _player(method, dataset, environment, seed, chosen)
-        played = rollout(environment, player.policy, users, fresh, player.rules(RolloutConfig()))
+        played = rollout(environment, player.policy, users, fresh, player.rules(rules), vectors=vectors)
         tables[method] = per_session(played, environment.responses)
     values = {method: interval(table, RATE, seed)._asdict() for method, table in tables.items()}
     apart = {
@@ -141,7 +147,8 @@ def _on_users(name: str, methods: Sequence[str], seed: int, users: int, tick: Ti
         for method, table in tables.items()
         if RESPONSE in tables and method != RESPONSE
     }
-    told = {"measure": "rate", "title": world.title, "log": interval(written, RATE, seed)._asdict()}
+    how = {"after_skip": rules.after_skip, "diversity": rules.diversity}
+    told = {"measure": "rate", "title": world.title, "rules": how, "log": interval(written, RATE, seed)._asdict()}
     return told | {"values": values, "to response": apart, "chosen": chosen}
 
 
