@@ -27,7 +27,7 @@ from bcd4rec.experiments.tuning import Knob, Trial, best, knobs, propose, tune
 from bcd4rec.training import DivergenceError
 
 ITEMS = 13
-QUICK = {"pretraining": "svd", "dimension": 6, "encoder": "meanpool", "updates": 2, "batch_size": 8}
+QUICK = {"shrink": 5, "updates": 2, "batch_size": 8}
 NARROW = QUICK | {"cosines": 32, "quantiles": 5}  # leaves learning_rate and beta
 SET = [word for key, value in NARROW.items() for word in ("--set", f"{key}={value}")]
 
@@ -63,18 +63,21 @@ def found(trials: list[Trial]) -> list[tuple[object, ...]]:
     return [(one.number, one.settings, one.q_bar, one.recall, one.recall_low, one.recall_high) for one in trials]
 
 
-def test_the_grid_is_the_papers() -> None:
+def test_the_grid_is_the_papers_and_the_strength_of_shrinking() -> None:
     rates = Knob((0.0003, 0.001, 0.003), 0.003, 0.003)
     betas = Knob((0.1, 0.3, 0.5, 0.7, 0.9), 0.3, 0.5)
     cosines, layers = Knob((32, 64, 128), 64, 128), Knob((2, 3), 2, 2)
-    assert knobs("dqn") == {"learning_rate": rates}
-    assert knobs("bcq") == {"learning_rate": rates, "beta": betas}
-    assert knobs("qrdqn") == {"learning_rate": rates, "quantiles": Knob((5, 7, 10), 5, 5)}
+    assert knobs("dqn") == {"learning_rate": rates, "shrink": Knob((1, 10, 100))}
+    assert knobs("bcq") == knobs("dqn") | {"beta": betas}
+    assert knobs("qrdqn") == knobs("dqn") | {"quantiles": Knob((5, 7, 10), 5, 5)}
     assert knobs("qrbcq") == knobs("qrdqn") | {"beta": betas}
-    assert knobs("iqn") == {"learning_rate": rates, "quantiles": Knob((5, 7, 10), 5, 10), "cosines": cosines}
+    assert knobs("iqn") == knobs("dqn") | {"quantiles": Knob((5, 7, 10), 5, 10), "cosines": cosines}
     assert knobs("bcd4rec") == knobs("iqn") | {"beta": betas}
-    assert knobs("bcd4rec", {"encoder": "bigru"}) == knobs("bcd4rec") | {"layers": layers}
-    assert set(knobs("bcd4rec", {"beta": "0.2", "quantiles": 4})) == {"learning_rate", "cosines"}
+    printed = knobs("bcd4rec", {"evidence": "false"})
+    assert printed == {key: knob for key, knob in knobs("bcd4rec").items() if key != "shrink"} | {"layers": layers}
+    pooled = knobs("bcd4rec", {"evidence": False, "encoder": "meanpool"})
+    assert set(pooled) == set(printed) - {"layers"}
+    assert set(knobs("bcd4rec", {"beta": "0.2", "quantiles": 4})) == {"learning_rate", "cosines", "shrink"}
 
 
 def test_the_whole_grid_and_what_a_trial_tells(dataset: Path, tmp_path: Path) -> None:
@@ -82,7 +85,7 @@ def test_the_whole_grid_and_what_a_trial_tells(dataset: Path, tmp_path: Path) ->
     trials = tune("bcq", data, "recall", 0, 4, tmp_path / "tuned", QUICK, lambda _, share: told.append(share))
     cells = [trial.settings for trial in trials]
     assert [(one["learning_rate"], one["beta"]) for one in cells] == list(
-        product(*(k.values for k in knobs("bcq").values()))
+        product(*(k.values for k in knobs("bcq", QUICK).values()))
     )
     assert told == sorted(told)
     assert told[-1] == 1
@@ -115,11 +118,11 @@ def test_another_search_is_refused_its_folder(dataset: Path, tmp_path: Path) -> 
     data, out = Dataset.load(dataset), tmp_path / "tuned"
     tune("dqn", data, "q_bar", 1, 0, out, QUICK)
     for arguments, words in {
-        ("iqn", "q_bar", 0, "dimension", 6): "method 'dqn' instead of 'iqn'",
-        ("dqn", "recall", 0, "dimension", 6): "by 'q_bar' instead of 'recall'",
-        ("dqn", "q_bar", 1, "dimension", 6): "seed 0 instead of 1",
-        ("dqn", "q_bar", 0, "dimension", 7): "other settings",
-        ("dqn", "q_bar", 0, "encoder", "bigru"): "other settings",
+        ("iqn", "q_bar", 0, "next_actions", 32): "method 'dqn' instead of 'iqn'",
+        ("dqn", "recall", 0, "next_actions", 32): "by 'q_bar' instead of 'recall'",
+        ("dqn", "q_bar", 1, "next_actions", 32): "seed 0 instead of 1",
+        ("dqn", "q_bar", 0, "next_actions", 7): "other settings",
+        ("dqn", "q_bar", 0, "rewards", "logged"): "other settings",
     }.items():
         method, by, seed, key, value = arguments
         with pytest.raises(InputError, match=words):
@@ -218,7 +221,7 @@ def test_an_interrupted_command_says_how_to_go_on(dataset: Path, tmp_path: Path)
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2
+    assert process.returncode == 2, said
     assert "run the same command again" in said
     assert not (out / "best.json").exists()
 
@@ -229,7 +232,10 @@ def test_an_interrupted_command_says_how_to_go_on(dataset: Path, tmp_path: Path)
         (["sknn", "DATA"], "found 'sknn'; expected one of bcd4rec, bcq"),
         (["bcq", "DATA", "--by", "ctr"], "--by: found 'ctr', expected q_bar or recall"),
         (["bcq", "DATA", "--set", "betta=1"], "unknown key 'betta'"),
-        (["dqn", "DATA", "--set", "learning_rate=0.1"], "fixes all that is searched (learning_rate)"),
+        (
+            ["dqn", "DATA", "--set", "learning_rate=0.1", "--set", "shrink=1"],
+            "all that is searched (learning_rate, shrink)",
+        ),
         (["bcq", "DATA/none"], "is not a folder"),
         (["bcq", "DATA", "--trials", "-1"], "--trials"),
         (["bcq", "UNSPLIT"], "no validation split"),

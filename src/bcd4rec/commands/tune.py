@@ -1,4 +1,4 @@
-"""`bcd4rec tune`: settings from the paper's grid, chosen by the log alone."""
+"""`bcd4rec tune`: settings from a grid, chosen by the log alone."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +36,7 @@ def tune(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Search the paper's grid of hyper-parameters offline; never on an environment. What --set says is not searched."""
+    """Search a grid of hyper-parameters offline, never on an environment. What --set says is not searched."""
     from bcd4rec.artifacts import read_json
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, progress, say, show
@@ -97,5 +97,5 @@ def _choices(grid: "dict[str, Knob]", chosen: dict[str, float]) -> "Table":
     for key, knob in grid.items():
         numbers = (chosen[key], knob.diginetica, knob.recsim)
         tried = ", ".join(f"{value:g}" for value in knob.values)
-        table.add_row(key.replace("_", " "), tried, *(f"{value:g}" for value in numbers))
+        table.add_row(key.replace("_", " "), tried, *("–" if value is None else f"{value:g}" for value in numbers))
     return table

@@ -1,4 +1,4 @@
-"""Hyper-parameters chosen as in the paper: from its grid, by the validation split of the log, never by an environment.
+"""Hyper-parameters chosen as in the paper: from a grid, by the validation split of the log, never by an environment.
 
 A trial is a function of the seed and of the trials before it. They are kept in a file as they come, so a search that
 was stopped goes on to the same trials. All trials train with the same seed: they differ by their settings alone.
@@ -31,11 +31,11 @@ TRIED, BEST = "trials.json", "best.json"
 
 
 class Knob(NamedTuple):
-    """What the paper tried, and what it chose on its two domains."""
+    """What is tried, and what the paper chose on its two domains, where it has the setting."""
 
     values: tuple[float, ...]
-    diginetica: float
-    recsim: float
+    diginetica: float | None = None
+    recsim: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Trial:
 
 
 def knobs(method: str, settings: Mapping[str, Any] | None = None) -> dict[str, Knob]:
-    """The part of the paper's grid that this agent has; what `settings` say is not searched."""
+    """The paper's grid as far as this agent has it, and with evidence how strongly values are drawn to the response
+    model's; what `settings` say is not searched."""
     if method not in agents():
-        raise InputError(f"The paper's grid is for agents, found {method!r}; expected one of {', '.join(agents())}.")
+        raise InputError(f"The grid is for agents, found {method!r}; expected one of {', '.join(agents())}.")
     from bcd4rec.models.encoder import ENCODERS
 
     config = agents()[method].parse(dict(settings or {}), f"{method} --set")
@@ -69,7 +70,9 @@ def knobs(method: str, settings: Mapping[str, Any] | None = None) -> dict[str, K
         grid["cosines"] = Knob((32, 64, 128), 64, 128)
     if config.beta > 0:
         grid["beta"] = Knob((0.1, 0.3, 0.5, 0.7, 0.9), 0.3, 0.5)
-    if ENCODERS[config.encoder].takes_layers:
+    if config.evidence:
+        grid["shrink"] = Knob((1, 10, 100))
+    elif ENCODERS[config.encoder].takes_layers:
         grid["layers"] = Knob((2, 3), 2, 2)
     free = {key: knob for key, knob in grid.items() if key not in (settings or {})}
     if not free:
