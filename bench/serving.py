@@ -1,7 +1,7 @@
 """`python -m bench.serving [SECONDS]`: requests a second and latencies of a real server on loopback.
 
-Policies over evidence, one that learned from a log of the simulated shop and one of so many such shops side by side that
-there are a million items; and networks with random weights, served through ONNX.
+Policies over evidence: one that learned from a log of the simulated shop, and one of so many such shops side by side
+that there are a million items. Networks with random weights, served through ONNX.
 
 A load process keeps four connections busy with sessions of ten recommendations; half of the sessions are kept by the
 server, and every recommendation gets feedback, which is stored meanwhile. The no-op endpoint of the same server tells

@@ -17,7 +17,7 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import SUMMARY, Evidence
-from bcd4rec.models.evidence_kernels import COLUMNS
+from bcd4rec.models.evidence_kernels import COLUMNS, VOTED, VOTES
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.policies.ranking import Exploration, top
@@ -160,6 +160,9 @@ def test_all_items_at_once_as_one_by_one(served: Served) -> None:
         expected = weights @ rows_of(policy, one).T
         np.testing.assert_allclose(sums[:, place], expected, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(policy.model.evidence.sums(one, weights)[:, 0], expected, rtol=1e-4, atol=1e-4)
+        given = policy.model.evidence.neighbours.scores(one)[0]
+        np.testing.assert_allclose(rows_of(policy, one)[:, VOTES], np.log1p(100 * given), rtol=1e-5)
+        assert rows_of(policy, one)[:, VOTED].tolist() == [float(vote > 0) for vote in given]
     votes, dense = policy.model.evidence.neighbours.votes(states), policy.model.evidence.neighbours.scores(states)
     for place in range(len(states)):
         part = slice(votes.offsets[place], votes.offsets[place + 1])
