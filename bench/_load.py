@@ -1,4 +1,4 @@
-"""Asks a server as fast as it answers, over a few connections: `python -m bench._load HOST PORT KIND SECONDS ITEMS`.
+"""Asks a server as fast as it answers, over a few connections: `python -m bench._load HOST PORT KIND SECONDS`.
 
 A process of its own, so that what it needs is not the server's. Prints one JSON object.
 """
@@ -37,8 +37,8 @@ class Connection:
 
 
 class Load:
-    def __init__(self, host: str, port: int, kind: str, seconds: float, items: int):
-        self._where, self._kind, self._items = (host, port), kind, items
+    def __init__(self, host: str, port: int, kind: str, seconds: float):
+        self._where, self._kind = (host, port), kind
         self._warm = time.perf_counter() + 1.0  # answers before do not count
         self._end = self._warm + seconds
         self._pending: Pending = deque(maxlen=100_000)
@@ -91,8 +91,8 @@ class Load:
                 self.stored += len(batch)
 
 
-def main(host: str, port: str, kind: str, seconds: str, items: str) -> None:
-    load = Load(host, int(port), kind, float(seconds), int(items))
+def main(host: str, port: str, kind: str, seconds: str) -> None:
+    load = Load(host, int(port), kind, float(seconds))
     try:
         import uvloop
 

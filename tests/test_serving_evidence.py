@@ -17,7 +17,7 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import SUMMARY, Evidence
-from bcd4rec.models.evidence_kernels import COLUMNS
+from bcd4rec.models.evidence_kernels import COLUMNS, VOTED, VOTES
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.policies.ranking import Exploration, top
@@ -142,8 +142,9 @@ def test_explanations(server: Running, served: Served) -> None:
 
 
 def rows_of(policy: EvidencePolicy, states: States) -> FloatArray:
-    """(A, COLUMNS) about every item, in one state."""
-    return policy.model.evidence.rows(states, np.arange(policy.n_items, dtype=np.int32)[None])[0]
+    """(A, COLUMNS) about every item, in one state, by a policy that has never been asked."""
+    fresh = EvidencePolicy.restore(policy.settings(), policy.arrays())
+    return fresh.model.evidence.rows(states, np.arange(policy.n_items, dtype=np.int32)[None])[0]
 
 
 def test_all_items_at_once_as_one_by_one(served: Served) -> None:
@@ -159,6 +160,9 @@ def test_all_items_at_once_as_one_by_one(served: Served) -> None:
         expected = weights @ rows_of(policy, one).T
         np.testing.assert_allclose(sums[:, place], expected, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(policy.model.evidence.sums(one, weights)[:, 0], expected, rtol=1e-4, atol=1e-4)
+        given = policy.model.evidence.neighbours.scores(one)[0]
+        np.testing.assert_allclose(rows_of(policy, one)[:, VOTES], np.log1p(100 * given), rtol=1e-5)
+        assert rows_of(policy, one)[:, VOTED].tolist() == [float(vote > 0) for vote in given]
     votes, dense = policy.model.evidence.neighbours.votes(states), policy.model.evidence.neighbours.scores(states)
     for place in range(len(states)):
         part = slice(votes.offsets[place], votes.offsets[place + 1])
@@ -221,7 +225,7 @@ def made_up(items: int, beta: float = 0.0, seed: int = 0) -> EvidencePolicy:
     tastes[rng.random(items) < 0.5] = 0.0
     categories = rng.integers(-1, items // 300, items).astype(np.int32)
     knowledge = Knowledge(categories, *own, neighbours(20), neighbours(7), tastes.astype(np.float32))
-    signs = np.array([1, 1, 0.5, -0.2, 0.3, 1, 0.5, 0.5, -0.5, 0.5, 0.3, -0.4, -1, -1, -1, 2, 0.3, 0.7, 0.3, -0.2, 0.5])
+    signs = np.array([1, 1, 0.5, -0.2, 0.3, 1, 0.5, 0.5, -0.5, 2, 1, -1, -1, -1, -1, 2, 0.3, 0.7, 0.3, -0.2, 0.5])
     weights = np.stack([np.append(signs, [0.3, 0.5]) * rng.uniform(0.3, 1.2, COLUMNS) for _ in range(3)])
     session = rng.normal(size=(2, SUMMARY)) * [1, 0.3, 0.3, 0.1] - [4, 0, 0, 0]
     response = ResponseWeights(

@@ -28,6 +28,7 @@ class Arm:
 
 def load_arm(name: str, folder: Path, share: float, tick: Tick = no_tick) -> Arm:
     served = load(folder)
+    served.warm_up()
     return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)))
 
 

@@ -41,6 +41,12 @@ class Served:
         """(1, L) and (1, S): the state of one session."""
         return States(_row(liked, self.length), _row(skipped, self.skips))
 
+    def warm_up(self) -> None:
+        """Ask once, so that the first request does not wait for code to be compiled or read."""
+        states = self.states([0], [0])
+        self.policy.scores(states)
+        self.policy.scores(states, states.positives[:, :1])
+
 
 def _row(items: list[int], width: int) -> IntArray:
     """(1, width) the last items, padded; for one session a list is faster than `States.of`."""
