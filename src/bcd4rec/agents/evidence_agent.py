@@ -51,7 +51,7 @@ class LearningMaterial:
         self.model, self.states, self.transitions = model, dataset.states, sample.transitions
         self.seed, self.next_actions = seed, config.next_actions
         rewards = dataset.responses.rewards.values()
-        self.unit = max(rewards) - min(rewards)
+        self.unit = (max(rewards) - min(rewards)) or 1.0  # all alike teach nothing, but are no error
         self.reward_mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
         self.sizes = _sizes(sample.rows)
         behaviour = fit_behaviour_weights(sample, dataset, seed) if config.beta > 0 else None
@@ -105,16 +105,16 @@ class LearningMaterial:
         sums = evidence.sums(states, rows)
         own = (weights.session @ summary(states).T)[:, :, None]
         scores = weights.rewards(sums[: len(weights.gains)] + own)
-        share = np.ones(len(states), np.float32)
-        if behaviour is not None:
-            allowed = behaviour.allowed(sums[-1])
-            scores[~allowed] = -np.inf
-            share = allowed.mean(axis=1, dtype=np.float32)
+        possible = np.ones(scores.shape, np.bool_)
         if not again:
             liked, places = np.nonzero(states.positives != PAD)
-            scores[liked, states.positives[liked, places]] = -np.inf
+            possible[liked, states.positives[liked, places]] = False
+        if behaviour is not None:  # the likeliest of what can be shown is always allowed
+            possible &= behaviour.allowed(np.where(possible, sums[-1], -np.inf))
+        scores[~possible] = -np.inf
         best = np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32)
-        return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, np.int32(PAD)), share
+        exists = np.take_along_axis(possible, best, axis=1)
+        return np.where(exists, best, np.int32(PAD)), possible.mean(axis=1, dtype=np.float32)
 
 
 class EvidenceAgent(Learner):
@@ -170,10 +170,9 @@ class EvidenceAgent(Learner):
         taus = self._taus(self.network.head, len(rows), step, "target")
         states = self.target.states(self.material.tensors["next_session"][known])
         returns = self.target.head.quantiles(states, self.target.actions(best), taus)
-        follows = batch.discount * np.float32(self._foresight(step)) * (place >= 0).numpy()
-        return reward + torch.from_numpy(follows).unsqueeze(1) * returns, float(
-            self.material.table.next_allowed[known].mean()
-        )
+        follows = torch.from_numpy(batch.discount * np.float32(self._foresight(step)))  # 0 where the session ended
+        shares = self.material.tensors["next_allowed"][place[place >= 0]]
+        return reward + follows.unsqueeze(1) * returns, float(shares.mean()) if len(shares) else 1.0
 
     def _rewards(self, batch: Batch, step: int) -> FloatArray:
         """(B,) the logged rewards, or rewards drawn from the response model, which knows nothing of places and luck.
