@@ -431,6 +431,7 @@ def test_next_states_are_sampled_where_there_are_too_many(monkeypatch):
     whole = material_of(config_of("fixed"))
     monkeypatch.setattr(evidence_agent, "PAIRS", 20 * N_ITEMS)
     monkeypatch.setattr(evidence_agent, "AT_ONCE", 7)
+    monkeypatch.setattr(evidence_agent, "PAIRS_AT_ONCE", 3 * N_ITEMS)
     some = material_of(config_of("fixed"))
     assert len(whole.usable) == len(SAMPLE.transitions)
     assert len(some.table.next_inputs) == 20 < len(whole.table.next_inputs)

@@ -23,7 +23,8 @@ from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, log
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.seeding import generator
 
-AT_ONCE = 512  # states whose whole catalogue is scored at once
+AT_ONCE = 512  # states whose whole catalogue is scored at once …
+PAIRS_AT_ONCE = 2**24  # … or fewer where it is large: a state and an item need some 40 bytes
 PAIRS = 2_000_000_000  # state and item pairs that may be scored to find next actions; more states are sampled
 CONTRAST = 10  # random items to each state that the behaviour model is told apart from
 CONTRAST_STATES = 20_000
@@ -81,10 +82,11 @@ class LearningMaterial:
         exists = np.zeros((len(wanted), width), np.bool_)
         allowed = np.ones(len(wanted), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
+        at_once = _at_once(dataset.n_items)
         for number, evidence in enumerate(sample.evidence):
             mine = np.flatnonzero(wanted // len(states) == number)
-            for first in range(0, len(mine), AT_ONCE):
-                some = mine[first : first + AT_ONCE]
+            for first in range(0, len(mine), at_once):
+                some = mine[first : first + at_once]
                 asked = states[wanted[some] % len(states)]
                 items, allowed[some] = self._next_actions(evidence, asked, width, again)
                 exists[some] = items != PAD
@@ -189,10 +191,10 @@ class EvidenceAgent(Learner):
 
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
-        policy = self.policy()
+        policy, at_once = self.policy(), _at_once(self.material.model.evidence.n_items)
         best = [
-            policy.scores(self.material.states[ids[at : at + AT_ONCE]]).max(axis=1)
-            for at in range(0, len(ids), AT_ONCE)
+            policy.scores(self.material.states[ids[at : at + at_once]]).max(axis=1)
+            for at in range(0, len(ids), at_once)
         ]
         return float(np.concatenate(best).mean())
 
@@ -222,6 +224,11 @@ class EvidenceAgent(Learner):
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
         return EvidencePolicy(self.material.model, returns, behaviour)
+
+
+def _at_once(n_items: int) -> int:
+    """How many states are scored at once."""
+    return max(1, min(AT_ONCE, PAIRS_AT_ONCE // n_items))
 
 
 def _sizes(rows: FloatArray) -> FloatArray:
