@@ -23,7 +23,8 @@ from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, log
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.seeding import generator
 
-AT_ONCE = 512  # states whose whole catalogue is scored at once
+AT_ONCE = 512  # states whose whole catalogue is scored at once …
+PAIRS_AT_ONCE = 2**24  # … or fewer where it is large: a state and an item need some 40 bytes
 PAIRS = 2_000_000_000  # state and item pairs that may be scored to find next actions; more states are sampled
 CONTRAST = 10  # random items to each state that the behaviour model is told apart from
 CONTRAST_STATES = 20_000
@@ -51,7 +52,7 @@ class LearningMaterial:
         self.model, self.states, self.transitions = model, dataset.states, sample.transitions
         self.seed, self.next_actions = seed, config.next_actions
         rewards = dataset.responses.rewards.values()
-        self.unit = max(rewards) - min(rewards)
+        self.unit = (max(rewards) - min(rewards)) or 1.0  # all alike teach nothing, but are no error
         self.reward_mean = float(sample.transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
         self.sizes = _sizes(sample.rows)
         behaviour = fit_behaviour_weights(sample, dataset, seed) if config.beta > 0 else None
@@ -81,10 +82,11 @@ class LearningMaterial:
         exists = np.zeros((len(wanted), width), np.bool_)
         allowed = np.ones(len(wanted), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
+        at_once = _at_once(dataset.n_items)
         for number, evidence in enumerate(sample.evidence):
             mine = np.flatnonzero(wanted // len(states) == number)
-            for first in range(0, len(mine), AT_ONCE):
-                some = mine[first : first + AT_ONCE]
+            for first in range(0, len(mine), at_once):
+                some = mine[first : first + at_once]
                 asked = states[wanted[some] % len(states)]
                 items, allowed[some] = self._next_actions(evidence, asked, width, again)
                 exists[some] = items != PAD
@@ -105,16 +107,16 @@ class LearningMaterial:
         sums = evidence.sums(states, rows)
         own = (weights.session @ summary(states).T)[:, :, None]
         scores = weights.rewards(sums[: len(weights.gains)] + own)
-        share = np.ones(len(states), np.float32)
-        if behaviour is not None:
-            allowed = behaviour.allowed(sums[-1])
-            scores[~allowed] = -np.inf
-            share = allowed.mean(axis=1, dtype=np.float32)
+        possible = np.ones(scores.shape, np.bool_)
         if not again:
             liked, places = np.nonzero(states.positives != PAD)
-            scores[liked, states.positives[liked, places]] = -np.inf
+            possible[liked, states.positives[liked, places]] = False
+        if behaviour is not None:  # the likeliest of what can be shown is always allowed
+            possible &= behaviour.allowed(np.where(possible, sums[-1], -np.inf))
+        scores[~possible] = -np.inf
         best = np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32)
-        return np.where(np.take_along_axis(scores, best, axis=1) > -np.inf, best, np.int32(PAD)), share
+        exists = np.take_along_axis(possible, best, axis=1)
+        return np.where(exists, best, np.int32(PAD)), possible.mean(axis=1, dtype=np.float32)
 
 
 class EvidenceAgent(Learner):
@@ -170,10 +172,9 @@ class EvidenceAgent(Learner):
         taus = self._taus(self.network.head, len(rows), step, "target")
         states = self.target.states(self.material.tensors["next_session"][known])
         returns = self.target.head.quantiles(states, self.target.actions(best), taus)
-        follows = batch.discount * np.float32(self._foresight(step)) * (place >= 0).numpy()
-        return reward + torch.from_numpy(follows).unsqueeze(1) * returns, float(
-            self.material.table.next_allowed[known].mean()
-        )
+        follows = torch.from_numpy(batch.discount * np.float32(self._foresight(step)))  # 0 where the session ended
+        shares = self.material.tensors["next_allowed"][place[place >= 0]]
+        return reward + follows.unsqueeze(1) * returns, float(shares.mean()) if len(shares) else 1.0
 
     def _rewards(self, batch: Batch, step: int) -> FloatArray:
         """(B,) the logged rewards, or rewards drawn from the response model, which knows nothing of places and luck.
@@ -190,10 +191,10 @@ class EvidenceAgent(Learner):
 
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
-        policy = self.policy()
+        policy, at_once = self.policy(), _at_once(self.material.model.evidence.n_items)
         best = [
-            policy.scores(self.material.states[ids[at : at + AT_ONCE]]).max(axis=1)
-            for at in range(0, len(ids), AT_ONCE)
+            policy.scores(self.material.states[ids[at : at + at_once]]).max(axis=1)
+            for at in range(0, len(ids), at_once)
         ]
         return float(np.concatenate(best).mean())
 
@@ -223,6 +224,11 @@ class EvidenceAgent(Learner):
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
         return EvidencePolicy(self.material.model, returns, behaviour)
+
+
+def _at_once(n_items: int) -> int:
+    """How many states are scored at once."""
+    return max(1, min(AT_ONCE, PAIRS_AT_ONCE // n_items))
 
 
 def _sizes(rows: FloatArray) -> FloatArray:
