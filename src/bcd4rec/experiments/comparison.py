@@ -65,7 +65,9 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None, see
     if name in BASELINES:
         dataset = dataset or random_dataset(environment, seed)
         learned = BASELINES[name]().fit(dataset, seed)
-        return Contestant(name, speaking(learned, dataset.vocabulary, catalogue(environment)))
+        policy = speaking(learned, dataset.vocabulary, catalogue(environment))
+        length, skips = dataset.states.positives.shape[1], dataset.states.skips.shape[1]
+        return Contestant(name, policy, length=length, skips=skips)
     own = [BEHAVIOUR] if isinstance(environment, Logged) else []
     known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")

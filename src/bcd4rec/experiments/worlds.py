@@ -159,8 +159,8 @@ def _player(method: str, dataset: Dataset, environment: Environment, seed: int, 
     if "search" in fitted.about:
         chosen[method] = fitted.about["search"]
     policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
-    states = dataset.states
-    return Contestant(method, policy, length=states.positives.shape[1], skips=states.skips.shape[1])
+    length, skips = dataset.states.positives.shape[1], dataset.states.skips.shape[1]
+    return Contestant(method, policy, length=length, skips=skips)
 
 
 def _on_log(folder: Path, methods: Sequence[str], seed: int, tick: Tick) -> dict[str, Any]:
