@@ -592,7 +592,7 @@ def test_evaluate_on_another_split(work, trained):
 def test_evaluate_says_what_a_reader_has_to_know(work, trained, tmp_path):
     split = ["--rewards", "skip=0,click=2", "--seed", 5]
     result("prepare", work / "log.parquet", "--out", tmp_path / "skips", "--history", "all", *split)
-    result("prepare", work / "log.parquet", "--out", tmp_path / "plain", *split)
+    result("prepare", work / "log.parquet", "--out", tmp_path / "plain", "--history", "positives", *split)
     result("train", "popular", tmp_path / "skips", "--out", tmp_path / "policy")
     done = run("evaluate", "--log", tmp_path / "plain", tmp_path / "policy", "--json")
     assert json.loads(done.stdout)["policies"][0]["policy"] == "popular"
