@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from bcd4rec.evaluation.logged_slates import ALL, HEADLINES, MEASURES, TIED, Judgement
+from bcd4rec.evaluation.logged_slates import HEADLINES, MEASURES, TIED, Judgement
 from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly
@@ -11,11 +11,10 @@ from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, wr
 
 DECIMALS = 3
 PARTS = {
-    ALL: "all",
-    "first": "first slates, before anything was liked",
+    "first": "first slates",
     "later": "later slates",
-    "known": "all that was liked is known from train",
-    "new": "something that was liked is new",
+    "known": "known items",
+    "new": "new items",
 }
 
 
@@ -25,7 +24,7 @@ def _results(judgement: Judgement) -> Table:
         [
             friendly(policy),
             *(measured(judgement.interval(policy, name), DECIMALS) for name in names),
-            measured(judgement.interval(policy, TIED)),
+            number(tied.value) if (tied := judgement.interval(policy, TIED)) is not None else "–",
             number(judgement.unknown.get(policy, 0.0)),
         ]
         for policy in judgement.values
@@ -44,7 +43,12 @@ def _by_part(judgement: Judgement) -> Table:
         ]
         for policy in judgement.values
     ]
-    return Table(columns, rows, caption=f"{MEASURES[judgement.headline]} of parts of the cases.")
+    return Table(
+        columns,
+        rows,
+        caption=f"{MEASURES[judgement.headline]} of parts of the cases: slates before and after the session's first like; slates "
+        "all of whose liked items had impressions in train, and the others.",
+    )
 
 
 def _figure(judgement: Judgement) -> Figure:
