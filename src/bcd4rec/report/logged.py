@@ -20,16 +20,17 @@ PARTS = {
 
 def _results(judgement: Judgement) -> Table:
     names = HEADLINES[judgement.cases.unit]
+    strange = any(judgement.unknown.values())
     rows: list[list[Cell | str]] = [
         [
             friendly(policy),
             *(measured(judgement.interval(policy, name), DECIMALS) for name in names),
             number(tied.value) if (tied := judgement.interval(policy, TIED)) is not None else "–",
-            number(judgement.unknown.get(policy, 0.0)),
+            *([number(judgement.unknown.get(policy, 0.0))] if strange else []),
         ]
         for policy in judgement.values
     ]
-    columns = ["Policy", *(MEASURES[name] for name in names), "Tied %", "Unknown %"]
+    columns = ["Policy", *(MEASURES[name] for name in names), "Tied %", *(["Unknown %"] if strange else [])]
     return Table(columns, rows, caption="Each value with its 95 % interval.")
 
 
@@ -46,8 +47,8 @@ def _by_part(judgement: Judgement) -> Table:
     return Table(
         columns,
         rows,
-        caption=f"{MEASURES[judgement.headline]} of parts of the cases: slates before and after the session's first like; slates "
-        "all of whose liked items had impressions in train, and the others.",
+        caption=f"{MEASURES[judgement.headline]} of parts of the cases: slates before and after the session's first "
+        "like; slates all of whose liked items had impressions in train, and the others.",
     )
 
 
