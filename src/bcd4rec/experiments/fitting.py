@@ -145,7 +145,8 @@ def _fit_evidence_agent(
 
 def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
     reports = []
-    for report in trainer.run():
+    # A report asks for the values of many states; of short runs, two are enough for people and for Ctrl-C.
+    for report in trainer.run(max(100, trainer.config.updates // 2) if trainer.config.evidence else 100):
         reports.append(report)
         watcher.report(trainer, report)
     return reports
