@@ -10,11 +10,13 @@ import pytest
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.splits import SplitConfig
+from bcd4rec.errors import InputError
 from bcd4rec.experiments import worlds
-from bcd4rec.experiments.fitting import fit
+from bcd4rec.experiments.fitting import agents, fit
 from bcd4rec.experiments.worlds import World
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
+from bcd4rec.training import Trainer
 
 
 def environment() -> InterestEvolution:
@@ -39,6 +41,27 @@ def test_a_run_goes_on_where_it_was_and_gives_the_same(tmp_path, monkeypatch):
     values = first["tiny"][0]["values"]
     assert values["response"]["value"] > values["popular"]["value"]
     assert first["tiny"][0]["to response"]["popular"]["high"] < 0
+    with pytest.raises(InputError, match="another run"):
+        worlds.run(tmp_path / "run", ["tiny"], {}, methods, seeds=2, users=61)
+
+
+def test_a_log_without_held_out_sessions_judges_nobody(dataset, tmp_path):
+    assert worlds.held_out(dataset, tmp_path) == "validation"
+    env = environment()
+    log = World("tiny", environment, sessions=20).log(env, seed=1)
+    bare = Dataset.from_frame(log, env.responses, PrepareConfig(split=SplitConfig(validation=0.0)), seed=1)
+    with pytest.raises(InputError, match="held-out"):
+        worlds.held_out(bare, tmp_path)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(dataset, tmp_path):
+    config = agents()["iqn"].parse({"updates": 4}, "test")
+    trainer = Trainer(config, dataset, seed=2)
+    next(iter(trainer.run(2)))
+    trainer.save(tmp_path / "checkpoint")
+    fit("iqn", dataset, {"updates": 4}, seed=2, checkpoint=tmp_path / "checkpoint", search="none")
+    with pytest.raises(InputError, match="config differs"):
+        fit("iqn", dataset, {"updates": 6}, seed=2, checkpoint=tmp_path / "checkpoint", search="none")
 
 
 def test_means_over_seeds_by_hand():
@@ -94,6 +117,9 @@ def test_bad_options_of_the_command(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert "'moon'" in done.stderr
     assert "random" in done.stderr
+    done = run("benchmark", "worlds", "--out", str(tmp_path / "out"), "--only", "small", "--methods", "magic")
+    assert done.returncode == 2
+    assert "'magic'" in done.stderr
     done = run("train", "bcd4rec", str(tmp_path), "--out", str(tmp_path / "policy"), "--search", "slow")
     assert done.returncode == 2
     assert "expected none, quick, full" in done.stderr

@@ -29,12 +29,14 @@ def worlds(
     json: Json = False,
 ) -> None:
     """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
+    from bcd4rec.baselines.baseline import BASELINES
     from bcd4rec.commands._options import set_threads
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
+    from bcd4rec.experiments.fitting import agents
     from bcd4rec.sim.rollout import RolloutConfig
 
     set_threads(1)
@@ -43,12 +45,18 @@ def worlds(
     for name in names:
         if name not in running.WORLDS:
             raise InputError(f"--only: found {name!r}, expected some of {', '.join(running.WORLDS)}.")
-    logs = {path.name: path for path in log or []}
-    for path in logs.values():
-        Dataset.load(path)
+    logs: dict[str, Path] = {}
+    for path in log or []:
+        if path.name in logs or path.name in running.WORLDS:
+            raise InputError(f"--log: {path} has a name that is taken ({path.name}); rename the folder.")
+        running.held_out(Dataset.load(path), path)
+        logs[path.name] = path
     if not names and not logs:
         raise InputError("There is nothing to measure; name worlds with --only or data sets with --log.")
-    chosen = methods.split(",") if methods else running.METHODS
+    chosen = methods.split(",") if methods else list(running.METHODS)
+    for name in chosen:
+        if name not in BASELINES and name not in agents():
+            raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*agents(), *BASELINES])}.")
     with progress() as tick:
         found = running.run(out, names, logs, chosen, seeds, users, tick, rules)
     if json:

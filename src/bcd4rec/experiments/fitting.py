@@ -81,8 +81,11 @@ def fit(
     }
     if method in agents():
         config = agents()[method].parse(settings or {}, f"{method} --set")
-        learn = _fit_evidence_agent if config.evidence else _fit_network_agent
-        return learn(config, dataset, settings or {}, seed, watcher or Watcher(), checkpoint, about, shared, search)
+        watcher = watcher or Watcher()
+        if not config.evidence:
+            return _fit_network_agent(config, dataset, seed, watcher, checkpoint, about, shared)
+        wanted = searching.candidates(config, settings or {}, search)
+        return _fit_evidence_agent(config, wanted, dataset, seed, watcher, checkpoint, about, search)
     if method not in BASELINES:
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
@@ -93,13 +96,11 @@ def fit(
 def _fit_network_agent(
     config: "AgentConfig",
     dataset: Dataset,
-    settings: dict[str, Any],
     seed: int,
     watcher: Watcher,
     checkpoint: Path | None,
     about: dict[str, Any],
     shared: Path | None,
-    search: Search,
 ) -> Fitted:
     """The paper's network over embeddings, with the settings as they are."""
     from bcd4rec.training import Trainer
@@ -110,16 +111,15 @@ def _fit_network_agent(
 
 def _fit_evidence_agent(
     config: "AgentConfig",
+    wanted: list["AgentConfig"],
     dataset: Dataset,
-    settings: dict[str, Any],
     seed: int,
     watcher: Watcher,
     checkpoint: Path | None,
     about: dict[str, Any],
-    shared: Path | None,
     search: Search,
 ) -> Fitted:
-    """Values over evidence; how far they may go from the response model is searched."""
+    """Values over evidence: the best of the `wanted` configurations, or `config` where nothing can tell them apart."""
     from bcd4rec.training import Trainer, learning_material
 
     material = learning_material(config, dataset, seed, watcher.stage)
@@ -128,7 +128,9 @@ def _fit_evidence_agent(
         told = {"kind": search, "reason": f"the response model alone: {reason}", "tried": []}
         return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "search": told})
     validator = searching.Validator(dataset, material, seed)
-    options = searching.candidates(config, settings, search) if validator.can_tell else [config]
+    options = wanted if validator.can_tell else [config]
+    if checkpoint is not None and not any(is_checkpoint_of(checkpoint, one) for one in options):
+        raise InputError(f"{checkpoint} is a checkpoint of another run: its config differs; train without --resume.")
     best: tuple[Fitted, float] | None = None
     tried: list[searching.Tried] = []
     for one in options:

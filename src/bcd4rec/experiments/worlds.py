@@ -14,11 +14,13 @@ import polars as pl
 from bcd4rec.artifacts import atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Judgement, Ranker, Values, logged_cases, logged_order, values_of
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
 from bcd4rec.experiments.comparison import ORACLE, Contestant, contestant, default_policy, slate_vectors
 from bcd4rec.experiments.fitting import fit
+from bcd4rec.experiments.second_domain import keep_to
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.wrappers import speaking
@@ -102,7 +104,11 @@ def run(
     tick: Tick = no_tick,
     rules: RolloutConfig = RULES,
 ) -> dict[str, Any]:
-    """All results, those that `out` holds already among them. `logs` are prepared data sets by name."""
+    """All results, those that `out` holds already among them. `logs` are prepared data sets by name.
+
+    A folder holds results of one set of methods, users and rules: others are refused, not mixed in.
+    """
+    keep_to(out, {"methods": list(methods), "users": users, "rules": rules.model_dump(mode="json")})
     cells = [(name, seed) for name in [*worlds, *logs] for seed in range(seeds)]
     for place, (name, seed) in enumerate(cells):
         path = out / f"{name}-{seed}.json"
@@ -116,7 +122,6 @@ def run(
             found = _on_log(logs[name], methods, seed, share)
         else:
             found = _on_users(name, methods, seed, users, share, rules)
-        out.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, force=True) as partial:
             write_json(partial, found)
     return {name: [read_json(out / f"{name}-{seed}.json") for seed in range(seeds)] for name in [*worlds, *logs]}
@@ -163,9 +168,18 @@ def _player(method: str, dataset: Dataset, environment: Environment, seed: int, 
     return Contestant(method, policy, length=length, skips=skips)
 
 
+def held_out(dataset: Dataset, folder: Path) -> str:
+    """The split that judges: `test`, or `validation` where there is none."""
+    there = set(dataset.sessions["split"].unique())
+    for split in ("test", "validation"):
+        if split in there:
+            return split
+    raise InputError(f"{folder} has no held-out sessions; prepare it with --test 0.2.")
+
+
 def _on_log(folder: Path, methods: Sequence[str], seed: int, tick: Tick) -> dict[str, Any]:
     dataset = Dataset.load(folder)
-    cases = logged_cases(dataset, dataset.split_or_train("test"), seed=seed)
+    cases = logged_cases(dataset, held_out(dataset, folder), seed=seed)
     values: dict[str, Values] = {"random": values_of(Ranker("random", Uniform(dataset.n_items)), cases)}
     if (order := logged_order(cases)) is not None:
         values["logged order"] = order
