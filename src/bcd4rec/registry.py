@@ -1,6 +1,8 @@
 """Names of exchangeable parts. A part registers itself in its own file; a duplicate name is an error."""
 
 import importlib
+import importlib.abc
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -11,11 +13,19 @@ Part = TypeVar("Part")
 INSTALL = "pip install 'bcd4rec[train]'"
 
 
+def _mentions(module: str, name: str) -> bool:
+    """Whether the source of a module holds `name` as a string."""
+    spec = importlib.util.find_spec(module)
+    loader = None if spec is None else spec.loader
+    source = loader.get_source(module) if isinstance(loader, importlib.abc.InspectLoader) else None
+    return source is not None and f'"{name}"' in source
+
+
 class Registry(Generic[Part]):
     """A table name -> part, filled by importing the modules of `packages` when a name is first asked for.
 
-    A module named like the part is tried before all others, so that looking up one part does not import
-    everything; modules whose optional dependencies are not installed are passed over.
+    The module whose source holds the name as a string is tried before all others, so that looking up one part does not
+    import everything; modules whose optional dependencies are not installed are passed over.
     """
 
     def __init__(self, kind: str, *packages: str):
@@ -42,7 +52,7 @@ class Registry(Generic[Part]):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("bcd4rec"):
                 raise
-            self._missing[module.rpartition(".")[2]] = error.name
+            self._missing[module] = error.name
 
     def _load(self, name: str | None = None) -> None:
         if self._complete or name in self._parts:
@@ -53,7 +63,7 @@ class Registry(Generic[Part]):
             for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
         ]
         for module in modules:
-            if name is not None and module.endswith(f".{name}"):
+            if name is not None and name not in self._parts and _mentions(module, name):
                 self._import(module)
         if name is None or name not in self._parts:
             for module in modules:
@@ -67,7 +77,11 @@ class Registry(Generic[Part]):
     def __contains__(self, name: str) -> bool:
         """Also of a part that lacks its dependency: asking for it tells which."""
         self._load(name)
-        return name in self._parts or name in self._missing
+        return name in self._parts or self._lacking(name) is not None
+
+    def _lacking(self, name: str) -> str | None:
+        """The dependency without which the part of this name could not be imported."""
+        return next((lacking for module, lacking in self._missing.items() if _mentions(module, name)), None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -76,8 +90,8 @@ class Registry(Generic[Part]):
         self._load(name)
         if name in self._parts:
             return self._parts[name]
-        if name in self._missing:
-            raise InputError(f"The {self.kind} {name!r} needs {self._missing[name]}: {INSTALL}.")
+        if (dependency := self._lacking(name)) is not None:
+            raise InputError(f"The {self.kind} {name!r} needs {dependency}: {INSTALL}.")
         lacking = ", ".join(sorted(set(self._missing.values())))
         more = f" (and more with {lacking}: {INSTALL})" if lacking else ""
         raise InputError(f"Unknown {self.kind} {name!r}; known are {', '.join(self.names())}{more}.")

@@ -1,18 +1,20 @@
 """CategoryPop: the popular items of the categories that the session has liked."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 
-@KINDS.register("category_popular")
+@register
 class CategoryPopularity:
     """Items of liked categories score above 0, and all others below it."""
+
+    kind: ClassVar[str] = "category_popular"
 
     def __init__(self, categories: IntArray, counts: FloatArray):
         self._categories, self._counts = categories, counts  # (A,) −1 for an item without category; positive responses

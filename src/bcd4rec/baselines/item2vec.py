@@ -1,6 +1,6 @@
 """Item2vec: items are alike that stand in the same sessions."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field
@@ -8,13 +8,15 @@ from pydantic import Field
 from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.seeding import generator
 
 
-@KINDS.register("item2vec")
+@register
 class Item2Vec:
     """score(i) = Σ cos(v_i, v_j) · decay^age over the items j of the session, the last one of age 0."""
+
+    kind: ClassVar[str] = "item2vec"
 
     def __init__(self, vectors: FloatArray, decay: float):
         self._vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

@@ -1,7 +1,7 @@
 """Markov: what came after the last items in other sessions."""
 
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +13,17 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import window
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.policies.ranking import top_scored
 
 BATCH = 256  # sessions that are ranked at once
 
 
-@KINDS.register("markov")
+@register
 class Markov:
     """Sparse rows of successors, and the popularity that each row falls back on."""
+
+    kind: ClassVar[str] = "markov"
 
     def __init__(self, successors: csr_array, fallback: FloatArray, popularity: FloatArray, decay: float):
         self._successors = successors  # (A, A) row j: the chances of what follows item j, as far as they were counted

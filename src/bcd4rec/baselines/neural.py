@@ -24,7 +24,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.policies.ranking import top_scored
 from bcd4rec.seeding import generator, stream_seed
 
@@ -33,9 +33,11 @@ POOL = 50  # batches that are sorted by length together
 log = logging.getLogger(__name__)
 
 
-@KINDS.register("neural")
+@register
 class NeuralPolicy:
     """score(i) = s · v_i, with s the encoded session and v_i the embedding of item i."""
+
+    kind: ClassVar[str] = "neural"
 
     def __init__(self, model: NextItem, encoder: str, history: int):
         self.model, self.encoder, self.history = model.eval(), encoder, history

@@ -1,6 +1,6 @@
 """MostPop: everybody is shown what most others liked."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -8,12 +8,14 @@ from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 
-@KINDS.register("popular")
+@register
 class Popularity:
     """One score for each item, whatever the session."""
+
+    kind: ClassVar[str] = "popular"
 
     def __init__(self, counts: FloatArray):
         self._counts = np.asarray(counts, np.float32)  # (A,)

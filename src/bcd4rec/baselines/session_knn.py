@@ -7,7 +7,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.models.session_neighbours import SessionNeighbours, Weighting
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 
 class NeighbourConfig(Weighting, Baseline):
@@ -19,9 +19,11 @@ class NeighbourConfig(Weighting, Baseline):
         return SessionKNN(self, dataset.sequences("train"), dataset.n_items)
 
 
-@KINDS.register("session_knn")
+@register
 class SessionKNN:
     """The policy: items by the votes of a session's neighbours."""
+
+    kind: ClassVar[str] = "session_knn"
 
     def __init__(self, config: NeighbourConfig, sequences: Sequences, n_items: int):
         self.config = config

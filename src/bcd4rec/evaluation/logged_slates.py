@@ -23,7 +23,7 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import LEVEL, Floats, Interval, percentile, resampled_sums
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.scorer import Scorer
 from bcd4rec.seeding import generator
 
 Unit = Literal["slate", "session", "next item"]
@@ -159,7 +159,7 @@ class Ranker(NamedTuple):
     """A policy as it takes part: for the items of the data set, with the view of the session that it has learned."""
 
     name: str
-    policy: Policy
+    scorer: Scorer
     known: Mask | None = None  # (A,) items that it has learned about; None for all
     length: int | None = None  # positive items it sees; None for all that the data set keeps
     skips: int | None = None
@@ -188,13 +188,13 @@ def row_scores(ranker: Ranker, cases: Cases) -> Floats:
     lists = cases.offsets if cases.unit == "slate" else np.arange(len(cases.item) + 1)
     sizes = np.diff(lists)
     scores = np.empty(len(cases.item))
-    for part in _chunks(sizes, ranker.policy.n_items):
+    for part in _chunks(sizes, ranker.scorer.n_items):
         width = int(sizes[part].max())
         inside = np.arange(width) < sizes[part][:, None]
         rows = lists[part][:, None] + np.where(inside, np.arange(width), 0)
         candidates = np.where(inside, cases.item[rows], np.int32(PAD))
         states = ranker.view(cases.states[cases.state[lists[part]]])
-        scores[rows[inside]] = ranker.policy.scores(states, candidates)[inside]
+        scores[rows[inside]] = ranker.scorer.scores(states, candidates)[inside]
     scores[np.isnan(scores)] = -np.inf
     unknown = ranker.unknown(cases)
     return _neutral(scores, unknown, cases.of_row, len(cases)) if unknown.any() else scores
@@ -350,7 +350,7 @@ def next_item_values(ranker: Ranker, cases: Cases) -> Values:
     rows = max(1, min(BATCH, CELLS * 16 // cases.n_items))
     for begin in range(0, len(cases), rows):
         part = slice(begin, begin + rows)
-        scores = ranker.policy.scores(ranker.view(cases.states[cases.state[part]]))
+        scores = ranker.scorer.scores(ranker.view(cases.states[cases.state[part]]))
         scores = np.where(np.isnan(scores), -np.inf, scores)
         wanted = np.take_along_axis(scores, cases.item[part, None], axis=1)
         above, equal = (scores > wanted).sum(axis=1), (scores == wanted).sum(axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, FloatArray, IntArray, States
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.scorer import Scorer
 from bcd4rec.policies.ranking import top_scored
 from bcd4rec.seeding import generator
 
@@ -61,18 +61,18 @@ def ranks_of(lists: IntArray, targets: IntArray) -> IntArray:
     return np.where(found.any(axis=1), found.argmax(axis=1) + 1, MISSED).astype(np.int32)
 
 
-def top_lists(policy: Policy, sessions: Sequences, k: int, batch: int = 256) -> tuple[IntArray, FloatArray]:
+def top_lists(scorer: Scorer, sessions: Sequences, k: int, batch: int = 256) -> tuple[IntArray, FloatArray]:
     """(cases, K) the best items for each session so far and their scores, K = min(k, A).
 
     A policy with a `top` of its own is given whole sessions; any other is given their states and ranked by scores.
     """
-    if hasattr(policy, "top"):
-        items, scores = policy.top(sessions, k)
+    if hasattr(scorer, "top"):
+        items, scores = scorer.top(sessions, k)
         return items, scores
-    shape = (len(sessions), min(k, policy.n_items))
+    shape = (len(sessions), min(k, scorer.n_items))
     items, scores = np.empty(shape, np.int32), np.empty(shape, np.float32)
     for rows, states in _states(sessions, batch):
-        items[rows], scores[rows] = top_scored(policy.scores(states), k)
+        items[rows], scores[rows] = top_scored(scorer.scores(states), k)
     return items, scores
 
 
@@ -82,7 +82,7 @@ def _states(sessions: Sequences, batch: int) -> Iterator[tuple[slice, States]]:
         yield slice(start, stop), States.of([sessions[row][-HISTORY:].tolist() for row in range(start, stop)])
 
 
-def evaluate_next_item(policy: Policy, sessions: Sequences, targets: IntArray, k: int = 20) -> NextItemResult:
+def evaluate_next_item(scorer: Scorer, sessions: Sequences, targets: IntArray, k: int = 20) -> NextItemResult:
     """Rank the catalogue for each session and look where its target stands."""
-    lists, _ = top_lists(policy, sessions, k)
+    lists, _ = top_lists(scorer, sessions, k)
     return NextItemResult(ranks_of(lists, targets), k)

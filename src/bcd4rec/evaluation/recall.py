@@ -16,7 +16,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import Interval, Ratio, interval
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.scorer import Scorer
 from bcd4rec.policies.ranking import top
 
 BATCH = 256  # sessions ranked at once
@@ -30,20 +30,20 @@ class Recall(NamedTuple):
     skipped: int
 
 
-def recall(policy: Policy, dataset: Dataset, split: str = "validation", x: int = 3, seed: int = 0) -> Recall:
+def recall(scorer: Scorer, dataset: Dataset, split: str = "validation", x: int = 3, seed: int = 0) -> Recall:
     """R@x on a split (on train where it is missing), with a 95 % interval by the bootstrap over sessions.
 
     Ties go to the lower item index, and an item that the policy scores −inf is never among the first x.
     """
     if x < 1:
         raise InputError(f"Recall within the first {x} items was asked for; expected 1 or more.")
-    if policy.n_items != dataset.n_items:
-        raise InputError(f"The policy knows {policy.n_items} items, but the data set has {dataset.n_items}.")
+    if scorer.n_items != dataset.n_items:
+        raise InputError(f"The policy knows {scorer.n_items} items, but the data set has {dataset.n_items}.")
     split = dataset.split_or_train(split)
     coming = still_to_come(dataset, split)
     if coming.is_empty():
         raise InputError(f"No session of split {split!r} has a positive response after its first; there is no recall.")
-    hits = np.concatenate([_hits(policy, dataset, part, x) for part in coming.iter_slices(BATCH)])
+    hits = np.concatenate([_hits(scorer, dataset, part, x) for part in coming.iter_slices(BATCH)])
     counts = coming.select(session_id="session", positives=pl.col("liked").list.sum()).with_columns(hits=hits)
     every = int((dataset.sessions["split"] == split).sum())
     return Recall(interval(counts, Ratio("hits", "positives", 100.0), seed), len(counts), every - len(counts))
@@ -62,11 +62,11 @@ def still_to_come(dataset: Dataset, split: str) -> pl.DataFrame:
     return sessions.filter(pl.col("liked").list.any())
 
 
-def _hits(policy: Policy, dataset: Dataset, part: pl.DataFrame, x: int) -> NDArray[np.int64]:
+def _hits(scorer: Scorer, dataset: Dataset, part: pl.DataFrame, x: int) -> NDArray[np.int64]:
     """(B,) how many liked items of each session stand among the first x."""
     candidates, liked = _padded(part["items"]), _padded(part["liked"].cast(pl.List(pl.Int32)))
     states = dataset.states[part["state"].to_numpy()]
-    places = top(policy.scores(states, candidates), x)  # a lower place is a lower item index: the tie rule
+    places = top(scorer.scores(states, candidates), x)  # a lower place is a lower item index: the tie rule
     found = np.take_along_axis(liked, np.maximum(places, 0), axis=1) == 1
     hits: NDArray[np.int64] = (found & (places != PAD)).sum(axis=1)
     return hits

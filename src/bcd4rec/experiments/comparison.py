@@ -3,74 +3,75 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.origin import Origin
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.splits import SplitConfig
-from bcd4rec.data.states import HISTORY, FloatArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
+from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
-from bcd4rec.policies.wrappers import speaking
+from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, Logged, catalogue, origin_of
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import Candidates, Oracle, policy_of, rollout, with_ids, with_openings
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
-NO_EXPLORATION = Exploration()
 FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A policy with a name and the states it wants to see."""
-
-    name: str
-    policy: Policy
-    exploration: Exploration = NO_EXPLORATION
-    length: int = HISTORY
-    skips: int = 0
-
-    def rules(self, rules: RolloutConfig) -> RolloutConfig:
-        """The rules of the comparison with this policy's own view of the session and its own randomness."""
-        own = {"length": self.length, "skips": self.skips}
-        explored = {"exploration": self.exploration} if self.exploration.kind != "none" else {}
-        return rules.model_copy(update=own | explored)
-
-
-def contestant(name: str, environment: Environment, dataset: Dataset | None, seed: int) -> Contestant:
+def contestant(name: str, environment: Environment, dataset: Dataset | None = None, seed: int = 0) -> Policy:
     """A policy by name (`random`, `oracle`, a baseline, which is fitted now) or by the folder of its bundle.
 
     `behaviour` is the policy that writes the logs of an environment that has one.
     """
     if name == RANDOM:
-        return Contestant(name, Uniform(environment.n_items), Exploration(kind="epsilon", epsilon=1.0))
+        return random_policy(environment)
     if name == ORACLE:
-        return Contestant(name, Oracle(environment))
+        return policy_of(Oracle(environment), environment, ORACLE)
     if name == BEHAVIOUR and isinstance(environment, Logged):
-        return Contestant(name, environment.behaviour(), Exploration(kind="own"))
+        rule = SlateRule(unavailable=environment.unavailable, exploration=Exploration(kind="own"))
+        return policy_of(environment.behaviour(), environment, BEHAVIOUR, rule)
     if Path(name).is_dir():
-        return _from_bundle(Path(name), environment)
+        policy = bundle.load(Path(name))
+        about = {"method": Path(name).name} | policy.about
+        return map_policy(replace(policy, about=about), catalogue(environment))
     if name in BASELINES:
         dataset = dataset or random_dataset(environment, seed)
-        learned = BASELINES[name]().fit(dataset, seed)
-        policy = speaking(learned, dataset.vocabulary, catalogue(environment))
-        length, skips = dataset.states.positives.shape[1], dataset.states.skips.shape[1]
-        return Contestant(name, policy, length=length, skips=skips)
+        return map_policy(fit(name, dataset, seed=seed).whole(dataset), catalogue(environment))
     own = [BEHAVIOUR] if isinstance(environment, Logged) else []
     known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
+
+
+def random_policy(environment: Environment) -> Policy:
+    """Any of the items that may be shown, with equal chances."""
+    rule = SlateRule(unavailable=environment.unavailable, exploration=Exploration(kind="epsilon", epsilon=1.0))
+    return policy_of(Uniform(environment.n_items), environment, RANDOM, rule)
+
+
+def with_options(policy: Policy, options: dict[str, Any]) -> Policy:
+    """A policy with what the command line says about slates in place of its own rule.
+
+    Policies that are random by nature stay as they are, and those that do not know which items are alike cannot be
+    made diverse.
+    """
+    changes = {name: value for name, value in options.items() if value is not None}
+    if policy.rule.exploration.kind == "own" or policy.name == RANDOM:
+        return policy
+    if policy.vectors is None:
+        changes.pop("diversity", None)
+    return policy.with_rule(**changes) if changes else policy
 
 
 def refuse_foreign(names: Sequence[str], environment: Environment, dataset: Path | None) -> None:
@@ -79,7 +80,7 @@ def refuse_foreign(names: Sequence[str], environment: Environment, dataset: Path
     if expected is None:
         return
     folders = {name: Path(name) for name in names if Path(name).is_dir()}
-    manifests = {name: bundle.read_manifest(folder) for name, folder in folders.items()}
+    manifests = {name: bundle.read_manifest(folder)["about"] for name, folder in folders.items()}
     if dataset is not None:
         manifests[f"--dataset {dataset}"] = Dataset.load(dataset).manifest
     for name, manifest in manifests.items():
@@ -98,28 +99,9 @@ def default_policy(environment: Environment) -> str:
     return BEHAVIOUR if isinstance(environment, Logged) else RANDOM
 
 
-def _from_bundle(folder: Path, environment: Environment) -> Contestant:
-    loaded = bundle.load(folder)
-    name = str(loaded.manifest.get("method", folder.name))
-    history = loaded.manifest.get("history", {})
-    policy = speaking(loaded.policy, loaded.vocabulary, catalogue(environment))
-    return Contestant(name, policy, length=history.get("length", HISTORY), skips=history.get("skips", 0))
-
-
-def slate_vectors(environment: Environment, dataset: Dataset | None) -> FloatArray | None:
-    """(A, D) which items of the environment are alike, as the train split of a data set tells; None without one."""
-    if dataset is None:
-        return None
-    learned = item_vectors(dataset.sequences("train"), dataset.n_items)
-    places = dataset.vocabulary.positions_of(catalogue(environment))
-    return np.where(places[:, None] >= 0, learned[places], np.float32(0))
-
-
 def random_dataset(environment: Environment, seed: int) -> Dataset:
     """How users answered random recommendations, for baselines that are to be tried without a data set."""
-    random = contestant(RANDOM, environment, None, seed)
-    first = stream_seed(seed, "first log")
-    log = rollout(environment, random.policy, FIRST_SESSIONS, first, random.rules(RolloutConfig()))
+    log = rollout(environment, random_policy(environment), FIRST_SESSIONS, stream_seed(seed, "first log"))
     log = with_ids(with_openings(log, environment), environment)
     return Dataset.from_frame(log, environment.responses, PrepareConfig(split=SplitConfig(validation=0.0)), seed)
 
@@ -135,34 +117,28 @@ class Comparison:
 
 def compare(
     environment: Environment,
-    contestants: Sequence[Contestant],
+    policies: Sequence[Policy],
     users: int,
     seed: int,
-    rules: RolloutConfig,
+    candidates: Candidates = "all",
     behaviour: str = RANDOM,
     online: str = ORACLE,
     tick: Tick = no_tick,
-    vectors: FloatArray | None = None,
 ) -> Comparison:
     """Every policy on the same fresh users. The users of `seed` here are never those of `simulate --seed` there."""
-    twice = [one.name for one in contestants if [other.name for other in contestants].count(one.name) > 1]
-    if twice:
-        contestants = [
-            replace(one, name=f"{one.name} #{place}") if one.name in twice else one
-            for place, one in enumerate(contestants, 1)
-        ]
-    names = [one.name for one in contestants]
+    all_names = [one.name for one in policies]
+    names = [f"{name} #{place}" if all_names.count(name) > 1 else name for place, name in enumerate(all_names, 1)]
     for end in (behaviour, online):
         if end not in (RANDOM, ORACLE, *names):
             raise InputError(f"The gap needs the policy {end!r}, but there are only {', '.join(names)}.")
     logs: dict[str, pl.DataFrame] = {}
     fresh = stream_seed(seed, "evaluation")
-    for number, one in enumerate(contestants):
+    for number, (name, policy) in enumerate(zip(names, policies, strict=True)):
 
-        def share(stage: str, done: float, number: int = number, name: str = one.name) -> None:
+        def share(stage: str, done: float, number: int = number, name: str = name) -> None:
             tick(f"{stage} {name}", (number + done) / len(names))
 
-        logs[one.name] = rollout(environment, one.policy, users, fresh, one.rules(rules), share, vectors)
+        logs[name] = rollout(environment, policy, users, fresh, candidates, share)
     responses, n_items = environment.responses, environment.n_items
     sessions = {name: per_session(log, responses) for name, log in logs.items()}
     gap = Gap(sessions[behaviour], sessions[online]) if behaviour in logs and online in logs else None

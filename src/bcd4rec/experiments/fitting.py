@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
@@ -14,7 +12,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.experiments import searching
 from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
-from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.policies.policy import Policy, learned_policy
+from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 
 if TYPE_CHECKING:
@@ -27,14 +26,15 @@ if TYPE_CHECKING:
 class Fitted:
     """A policy that has learned, and what a bundle says about it."""
 
-    policy: SavedPolicy
-    kind: str
+    scorer: SavedScorer
     about: dict[str, Any]
     reports: "list[Report]" = field(default_factory=list)
 
+    def whole(self, dataset: Dataset) -> Policy:
+        return learned_policy(self.scorer, dataset, self.about)
+
     def save(self, dataset: Dataset, folder: Path) -> None:
-        counts = np.bincount(dataset.sequences("train").items, minlength=dataset.n_items).astype(np.int32)
-        bundle.save(self.policy, self.kind, dataset.vocabulary, folder, self.about, counts)
+        bundle.write(self.whole(dataset), folder)
 
 
 class Watcher:
@@ -75,8 +75,6 @@ def fit(
         "method": method,
         "seed": seed,
         "data": {"content_hash": dataset.content_hash, "counts": dataset.manifest["counts"]},
-        "responses": dataset.manifest["responses"],
-        "history": _history(dataset),
         "origin": dataset.manifest.get("origin"),
     }
     if method in agents():
@@ -90,7 +88,7 @@ def fit(
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
     policy = baseline.fit(dataset, seed)
-    return Fitted(policy, _kind(policy), about | {"config": baseline.model_dump(mode="json")})
+    return Fitted(policy, about | {"config": baseline.model_dump(mode="json")})
 
 
 def _fit_network_agent(
@@ -126,7 +124,7 @@ def _fit_evidence_agent(
     if reason := searching.nothing_to_look_ahead_to(material, dataset):
         policy = EvidencePolicy(material.model)
         told = {"kind": search, "reason": f"the response model alone: {reason}", "tried": []}
-        return Fitted(policy, _kind(policy), about | {"config": config.model_dump(mode="json"), "search": told})
+        return Fitted(policy, about | {"config": config.model_dump(mode="json"), "search": told})
     validator = searching.Validator(dataset, material, seed)
     options = wanted if validator.can_tell else [config]
     if checkpoint is not None and not any(is_checkpoint_of(checkpoint, one) for one in options):
@@ -138,7 +136,7 @@ def _fit_evidence_agent(
         trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material)
         fitted = _fitted(one, about, trainer.agent.policy, _run(trainer, watcher))
         if len(options) > 1:
-            tried.append(validator.tried(fitted.policy, one.shrink))
+            tried.append(validator.tried(fitted.scorer, one.shrink))
         if best is None or tried[-1].measure > max(other.measure for other in tried[:-1]):
             best = fitted, one.shrink
     assert best is not None  # noqa: S101 (there is at least one option; for the type checker)
@@ -155,22 +153,13 @@ def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
 
 
 def _fitted(
-    config: "AgentConfig", about: dict[str, Any], policy: Callable[[], SavedPolicy], reports: "list[Report]"
+    config: "AgentConfig", about: dict[str, Any], policy: Callable[[], SavedScorer], reports: "list[Report]"
 ) -> Fitted:
     learned = policy()
     last = {key: value for key, value in asdict(reports[-1]).items() if key != "per_second"} if reports else {}
     told = about | {"config": config.model_dump(mode="json"), "training": last}
-    return Fitted(learned, _kind(learned), told, reports)
+    return Fitted(learned, told, reports)
 
 
 def is_checkpoint_of(folder: Path, config: "AgentConfig") -> bool:
     return bool(read_json(folder / MANIFEST).get("config") == config.model_dump())
-
-
-def _history(dataset: Dataset) -> dict[str, int]:
-    return {"length": dataset.states.positives.shape[1], "skips": dataset.states.skips.shape[1]}
-
-
-def _kind(policy: SavedPolicy) -> str:
-    """A policy's kind is the name of its module."""
-    return type(policy).__module__.rpartition(".")[2]

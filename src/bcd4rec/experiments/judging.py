@@ -23,9 +23,9 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Cases, Judgement, Mask, Ranker, logged_cases, logged_order, values_of
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.policies import bundle
-from bcd4rec.policies.bundle import Bundle
+from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.uniform import Uniform
-from bcd4rec.policies.wrappers import speaking
+from bcd4rec.policies.vocabulary_mapping import map_scorer
 
 RANDOM, LOGGED = "random", "logged order"
 REFERENCE = "ctr"  # the floor that a policy has to clear: one number for each item, from the log
@@ -53,7 +53,7 @@ def is_dataset(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
-def load_bundles(names: Sequence[str], learned_from: bool) -> dict[str, Bundle]:
+def load_bundles(names: Sequence[str], learned_from: bool) -> dict[str, Policy]:
     """The bundles among the policies, by the names of their folders; others must be baselines that can be fitted."""
     loaded = {name: bundle.load(Path(name)) for name in names if Path(name).is_dir()}
     for name in names:
@@ -72,7 +72,7 @@ def load_bundles(names: Sequence[str], learned_from: bool) -> dict[str, Bundle]:
 
 @contextlib.contextmanager
 def open_judged_log(
-    path: Path, split: str | None, bundles: Mapping[str, Bundle], learned_from: Dataset | None, tick: Tick = no_tick
+    path: Path, split: str | None, bundles: Mapping[str, Policy], learned_from: Dataset | None, tick: Tick = no_tick
 ) -> Iterator[JudgedLog]:
     """A data set with its split, or a canonical log, which is prepared for these policies in a temporary folder."""
     if is_dataset(path):
@@ -93,16 +93,13 @@ def open_judged_log(
         yield JudgedLog(Dataset.load(Path(folder) / "dataset"), "train", whole=True)
 
 
-def _responses(bundles: Mapping[str, Bundle], learned_from: Dataset | None) -> Responses | None:
+def _responses(bundles: Mapping[str, Policy], learned_from: Dataset | None) -> Responses | None:
     """What the policies have learned that responses are worth; None where none of them tells."""
     found: tuple[str, Responses] | None = None
-    told: dict[str, Any] = {name: one.manifest.get("responses") for name, one in bundles.items()}
+    told = {name: one.responses for name, one in bundles.items()}
     if learned_from is not None:
-        told["--dataset"] = learned_from.manifest["responses"]
-    for name, values in told.items():
-        if values is None:
-            continue
-        responses = Responses.parse(values, name)
+        told["--dataset"] = learned_from.responses
+    for name, responses in told.items():
         if found is not None and responses != found[1]:
             raise InputError(
                 f"{found[0]} and {name} have learned with different rewards ({_rewards(found[1])} and "
@@ -116,11 +113,10 @@ def _rewards(responses: Responses) -> str:
     return ",".join(f"{name}={reward:g}" for name, reward in responses.rewards.items())
 
 
-def _history(bundles: Mapping[str, Bundle], learned_from: Dataset | None) -> TransitionConfig:
+def _history(bundles: Mapping[str, Policy], learned_from: Dataset | None) -> TransitionConfig:
     """States that hold what the policy with the longest memory wants to see."""
-    told = [one.manifest.get("history", {}) for one in bundles.values()]
-    length = max([one.get("length", HISTORY) for one in told], default=HISTORY)
-    skips = max([one.get("skips", 0) for one in told], default=0)
+    length = max([one.memory.length for one in bundles.values()], default=HISTORY)
+    skips = max([one.memory.skips for one in bundles.values()], default=0)
     if learned_from is not None:
         length = max(length, learned_from.states.positives.shape[1])
         skips = max(skips, learned_from.states.skips.shape[1])
@@ -128,19 +124,19 @@ def _history(bundles: Mapping[str, Bundle], learned_from: Dataset | None) -> Tra
     return TransitionConfig.parse(values, "history")
 
 
-def cautions(bundles: Mapping[str, Bundle], log: JudgedLog) -> list[str]:
+def cautions(bundles: Mapping[str, Policy], log: JudgedLog) -> list[str]:
     """What a reader of the numbers has to know, in words."""
     kept = log.dataset.states.skips.shape[1]
     found = []
     if log.split == "train" and not log.whole:
         found.append("The policies have learned from the split train: this says how well they remember, not how good.")
     for name, one in bundles.items():
-        if (skips := one.manifest.get("history", {}).get("skips", 0)) > kept:
+        if (skips := one.memory.skips) > kept:
             found.append(
                 f"{name} has learned from the last {skips} skipped items, but the states of this data set hold {kept}; "
                 "it is judged without them."
             )
-        if not log.whole and one.manifest.get("data", {}).get("content_hash") != log.dataset.content_hash:
+        if not log.whole and one.about.get("data", {}).get("content_hash") != log.dataset.content_hash:
             found.append(
                 f"{name} was learned from another data set; where that holds sessions of this split, "
                 "this says how well it remembers them."
@@ -150,7 +146,7 @@ def cautions(bundles: Mapping[str, Bundle], log: JudgedLog) -> list[str]:
 
 def judge(
     names: Sequence[str],
-    bundles: Mapping[str, Bundle],
+    bundles: Mapping[str, Policy],
     log: JudgedLog,
     learned_from: Dataset | None,
     seed: int,
@@ -176,21 +172,20 @@ def judge(
     return _judged(log.cases(known, seed), list(rankers.items()), seed, tick)
 
 
-def _of_bundle(folder: str, loaded: Bundle, dataset: Dataset) -> Ranker:
+def _of_bundle(folder: str, loaded: Policy, dataset: Dataset) -> Ranker:
     known = loaded.vocabulary.positions_of(dataset.vocabulary) >= 0
     if not known.any():
         raise InputError(f"{folder} knows none of the log's {len(known):,} items; it has learned another catalogue.")
-    history = loaded.manifest.get("history", {})
-    policy = speaking(loaded.policy, loaded.vocabulary, dataset.vocabulary)
-    name = str(loaded.manifest.get("method", Path(folder).name))
-    return Ranker(name, policy, known, history.get("length"), history.get("skips"))
+    scorer = map_scorer(loaded.scorer, loaded.vocabulary, dataset.vocabulary)
+    name = str(loaded.about.get("method", Path(folder).name))
+    return Ranker(name, scorer, known, loaded.memory.length, loaded.memory.skips)
 
 
 def _of_baseline(name: str, learned_from: Dataset | None, dataset: Dataset, seed: int) -> Ranker:
     assert learned_from is not None  # noqa: S101 (`load_bundles` has seen to it; for the type checker)
-    policy = fit(name, learned_from, seed=seed).policy
+    scorer = fit(name, learned_from, seed=seed).scorer
     known = learned_from.vocabulary.positions_of(dataset.vocabulary) >= 0
-    return Ranker(name, speaking(policy, learned_from.vocabulary, dataset.vocabulary), known)
+    return Ranker(name, map_scorer(scorer, learned_from.vocabulary, dataset.vocabulary), known)
 
 
 def _judged(cases: Cases, rankers: Sequence[tuple[str, Ranker]], seed: int, tick: Tick) -> Judgement:
@@ -248,7 +243,7 @@ def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_ti
             cases = logged_cases(dataset, "validation", most=most, seed=seed)
     except InputError as error:
         return Validation(method, None, (f"Nothing tells whether this policy is any good. {error}",))
-    rankers = [(method, Ranker(method, fitted.policy))]
+    rankers = [(method, Ranker(method, fitted.scorer))]
     notes = []
     for name in OPPONENTS:
         if name == method or name not in BASELINES:
@@ -258,5 +253,5 @@ def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_ti
             notes.append(f"Not compared with stan, which takes long on {sessions:,} sessions.")
             continue
         tick(f"fitting {name}", 0.0)
-        rankers.append((name, Ranker(name, fit(name, dataset, seed=seed).policy)))
+        rankers.append((name, Ranker(name, fit(name, dataset, seed=seed).scorer)))
     return Validation(method, _judged(cases, rankers, seed, tick), tuple(notes))

@@ -14,7 +14,7 @@ import numpy as np
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Cases, Ranker, Values, logged_cases, values_of
-from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Validator:
     def can_tell(self) -> bool:
         return MEASURE in self._response
 
-    def tried(self, policy: SavedPolicy, shrink: float) -> Tried:
+    def tried(self, policy: SavedScorer, shrink: float) -> Tried:
         if self._cases is None:
             raise ValueError("there are no validation slates")
         mine, other = values_of(Ranker("agent", policy), self._cases)[MEASURE], self._response[MEASURE]

@@ -1,88 +1,119 @@
-"""A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere."""
+"""A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere.
+
+A bundle is complete and unchanged or it is refused: its manifest holds a checksum of every other file.
+"""
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save_file
 
-from bcd4rec.artifacts import MANIFEST, library_versions, read_json, write_json
-from bcd4rec.data.states import IntArray
+from bcd4rec.artifacts import MANIFEST, atomic_directory, library_versions, read_json, write_json
+from bcd4rec.data.responses import Responses
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.policies.policy import Policy
-from bcd4rec.registry import Registry
+from bcd4rec.policies.policy import Memory, Policy
+from bcd4rec.policies.scorer import SCORERS, Arrays, SavedScorer, Scorer
+from bcd4rec.policies.slates import SlateRule
 
-FORMAT = 2
-Arrays = dict[str, NDArray[Any]]
+FORMAT = 3
+ARRAYS, ITEMS, VECTORS = "arrays.safetensors", "vocabulary.parquet", "vectors.safetensors"
 
 # What reading files that were changed or cut short raises, from the libraries and from `restore`.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError, pl.exceptions.PolarsError)
+LoadScorer = Callable[[Path, dict[str, Any]], Scorer]
 
 
-class SavedPolicy(Policy, Protocol):
-    """A policy that can be written and read back. Its kind is the name of the module that defines it."""
-
-    def settings(self) -> dict[str, Any]:
-        """All that is not an array, as JSON values."""
-        ...
-
-    def arrays(self) -> Arrays: ...
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], arrays: Arrays) -> Self:
-        """The inverse of `settings` and `arrays`: scores are identical, bit for bit."""
-        ...
+def save(policy: Policy, folder: Path, force: bool = False) -> None:
+    """As a folder that appears whole or not at all."""
+    with atomic_directory(folder, force) as partial:
+        write(policy, partial)
 
 
-KINDS: Registry[type[SavedPolicy]] = Registry(
-    "kind of policy", "bcd4rec.policies", "bcd4rec.baselines", "bcd4rec.agents"
-)
+def write(policy: Policy, folder: Path) -> None:
+    """Into an existing folder."""
+    scorer: SavedScorer = policy.scorer  # type: ignore[assignment]  # what cannot be saved has no kind
+    kind = getattr(scorer, "kind", None)
+    if kind is None or SCORERS[kind] is not type(scorer):
+        raise ValueError(f"{type(scorer).__name__} is not registered, so it cannot be saved")
+    _save_arrays(scorer.arrays(), folder / ARRAYS)
+    counts = {} if policy.popularity is None else {"positives": policy.popularity}
+    pl.DataFrame({"item_id": policy.vocabulary.ids} | counts).write_parquet(folder / ITEMS)
+    if policy.vectors is not None:
+        _save_arrays({"vectors": policy.vectors}, folder / VECTORS)
+    names = [ARRAYS, ITEMS, *([VECTORS] if policy.vectors is not None else [])]
+    manifest = {
+        "kind": "policy",
+        "format": FORMAT,
+        "scorer": kind,
+        "settings": scorer.settings(),
+        "memory": policy.memory.model_dump(),
+        "rule": policy.rule.model_dump(),
+        "responses": policy.responses.model_dump(mode="json"),
+        "files": {name: checksum(folder / name) for name in names},
+        "versions": library_versions(),
+        "about": policy.about,
+    }
+    write_json(folder / MANIFEST, manifest)
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """A loaded policy with the vocabulary it speaks."""
-
-    policy: SavedPolicy
-    vocabulary: Vocabulary
-    manifest: dict[str, Any]
-    popularity: IntArray | None = None  # (A,) positive responses in the training sessions, if the bundle has them
-
-
-def save(
-    policy: SavedPolicy,
-    kind: str,
-    vocabulary: Vocabulary,
-    folder: Path,
-    about: dict[str, Any],
-    popularity: IntArray | None = None,
-) -> None:
-    """Write into an existing folder. `about` is kept in the manifest: method, config, metrics, data hash, seed."""
-    if KINDS[kind] is not type(policy):
-        raise ValueError(f"{type(policy).__name__} is not registered as kind {kind!r}")
-    arrays = {name: np.asarray(array, order="C") for name, array in policy.arrays().items()}
-    save_file(arrays, folder / "arrays.safetensors")
-    counts = {} if popularity is None else {"positives": popularity}
-    pl.DataFrame({"item_id": vocabulary.ids} | counts).write_parquet(folder / "vocabulary.parquet")
-    said = {"kind": "policy", "format": FORMAT, "policy": kind, "settings": policy.settings()}
-    write_json(folder / MANIFEST, said | {"versions": library_versions()} | about)
-
-
-def load(folder: Path) -> Bundle:
+def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
+    """`load_scorer(folder, manifest)` may bring another form of the same scorer, as servers do."""
     manifest = read_manifest(folder)
     with worded(folder):
-        vocabulary, popularity = read_items(folder)
-        arrays = load_file(folder / "arrays.safetensors")
-        policy = KINDS[manifest["policy"]].restore(manifest["settings"], arrays)
-        refuse_other_size(policy, vocabulary)
-    return Bundle(policy, vocabulary, manifest, popularity)
+        refuse_changed(folder, {name: manifest["files"][name] for name in (ARRAYS, ITEMS)} | manifest["files"])
+        table = pl.read_parquet(folder / ITEMS)
+        counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None
+        policy = Policy(
+            (load_scorer or _restored)(folder, manifest),
+            Vocabulary(table["item_id"]),
+            Memory.parse(manifest["memory"], "memory"),
+            SlateRule.parse(manifest["rule"], "rule"),
+            Responses.parse(manifest["responses"], "responses"),
+            read_arrays(folder / VECTORS)["vectors"] if VECTORS in manifest["files"] else None,
+            counts,
+            manifest["about"],
+        )
+        if policy.vectors is not None and len(policy.vectors) != policy.n_items:
+            raise ValueError(f"{VECTORS} is of {len(policy.vectors)} items, the policy of {policy.n_items}")
+    return policy
+
+
+def _restored(folder: Path, manifest: dict[str, Any]) -> Scorer:
+    return SCORERS[manifest["scorer"]].restore(manifest["settings"], read_arrays(folder / ARRAYS))
+
+
+def read_arrays(path: Path) -> Arrays:
+    """Into memory, so that whoever overwrites the file changes nothing that is in use."""
+    return load_arrays(path.read_bytes())
+
+
+def _save_arrays(arrays: Arrays, path: Path) -> None:
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
+
+
+def refuse_changed(folder: Path, files: dict[str, str]) -> None:
+    """All of these files must be there, as they were saved."""
+    for name, expected in files.items():
+        if Path(name).name != name or checksum(folder / name) != expected:
+            raise ValueError(f"{name} is not the file that was saved")
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def version_of(folder: Path) -> str:
+    """Twelve digits that change with anything a bundle holds, since the manifest holds the checksums."""
+    return checksum(folder / MANIFEST)[:12]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -96,23 +127,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_items(folder: Path) -> tuple[Vocabulary, IntArray | None]:
-    """The catalogue, and how many positive responses each item had if the bundle tells."""
-    table = pl.read_parquet(folder / "vocabulary.parquet")
-    counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None
-    return Vocabulary(table["item_id"]), counts
-
-
-def refuse_other_size(policy: Policy, vocabulary: Vocabulary) -> None:
-    if policy.n_items != len(vocabulary):
-        raise ValueError(f"the policy has {policy.n_items} items, its vocabulary {len(vocabulary)}")
-
-
 @contextlib.contextmanager
 def worded(folder: Path) -> Iterator[None]:
     """Whatever reading a damaged bundle raises becomes one sentence."""
     try:
         yield
+    except InputError:
+        raise
     except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{folder} is damaged ({reason}); train it anew with `bcd4rec train`.") from None

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 # Sessions with so many likes and skips: what they find best of items that they have nothing to do with is listed.
 KINDS_OF_SESSIONS = summary_of_counts(likes=[0, 8, 2], skips=[0, 30, 5])
@@ -64,12 +64,14 @@ class BehaviourWeights:
         return allowed
 
 
-@KINDS.register("evidence_policy")
+@register
 class EvidencePolicy:
     """Scores are mean returns in the unit of the rewards where returns were learned, else expected next rewards.
 
     Items that the behaviour model does not allow score −inf; with β = 0 it only explains.
     """
+
+    kind: ClassVar[str] = "evidence"
 
     def __init__(
         self, model: ResponseModel, returns: ReturnWeights | None = None, behaviour: BehaviourWeights | None = None

@@ -1,7 +1,7 @@
 """A trained Q-network as a policy: greedy over the mean of its quantiles."""
 
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -12,16 +12,18 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.heads import midpoints
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig, as_tensor
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 
-@KINDS.register("quantile_policy")
+@register
 class QuantilePolicy:
     """Scores are mean returns in the unit of the rewards.
 
     `offset` is what the training took off the returns (centred rewards). Items that the
     behaviour model does not allow score −inf; with β = 0 it allows everything and only explains.
     """
+
+    kind: ClassVar[str] = "quantile_network"
 
     def __init__(
         self,

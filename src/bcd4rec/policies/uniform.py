@@ -1,16 +1,18 @@
 """The policy that prefers nothing. With exploration at ε = 1 it is the random policy."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.policies.bundle import KINDS, Arrays
+from bcd4rec.policies.scorer import Arrays, register
 
 
-@KINDS.register("uniform")
+@register
 class Uniform:
     """Every item has the score 0."""
+
+    kind: ClassVar[str] = "uniform"
 
     def __init__(self, n_items: int):
         self._n_items = n_items

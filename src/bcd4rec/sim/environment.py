@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -14,13 +14,9 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.scorer import Scorer
+from bcd4rec.policies.slates import Unavailable
 from bcd4rec.registry import Registry
-
-Unavailable = Literal["clicked", "shown", "recommended", "nothing"]
-"""Which items are not recommended again in a session: those that were clicked, shown (clicked before the first
-recommendation, or recommended), only those that were recommended, or none."""
-
 
 PRESENTATION = {"slate_size", "examination"}  # settings of how items are put before users, not of who they are
 
@@ -108,8 +104,8 @@ def categories_sought(environment: Environment, users: int) -> IntArray:
 class Logged(Protocol):
     """An environment that knows who writes its logs."""
 
-    def behaviour(self) -> Policy:
-        """The behaviour policy, which draws its own slates."""
+    def behaviour(self) -> Scorer:
+        """The behaviour policy's scorer, which draws its own slates."""
         ...
 
 

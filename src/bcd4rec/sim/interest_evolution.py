@@ -40,7 +40,7 @@ class InterestEvolutionConfig(Config):
         default=0, description="Which catalogue: the seed of the items' categories where they are drawn."
     )
     unavailable: Unavailable = Field(
-        default="clicked", description="Which items of a session cannot be clicked in it again."
+        default="liked", description="Which items of a session cannot be clicked in it again."
     )
     interest_shift: float = Field(
         default=0.0, ge=0, description="What is added to an interest before it becomes a weight."
@@ -212,7 +212,7 @@ class InterestEvolution:
 
     def _withdraw(self, slates: IntArray, rows: NDArray[np.intp], clicked: IntArray) -> None:
         """Remember which items are not available any more."""
-        if self.config.unavailable == "clicked":
+        if self.config.unavailable == "liked":
             self._gone[rows, clicked] = True
         elif self.config.unavailable != "nothing":
             users, places = np.nonzero(slates != PAD)

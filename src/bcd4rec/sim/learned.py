@@ -19,7 +19,6 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States, append
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.learned_user import LearnedUser
-from bcd4rec.policies.ranking import Slates
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
 
@@ -71,7 +70,7 @@ class Learned:
         self._positive = [user.responses.code(name) for name in user.responses.positive]
         with torch.no_grad():
             self._vectors = user.model.vectors()
-        self._once = self.config.unavailable in ("clicked", "shown")  # what a session opened with is gone
+        self._once = self.config.unavailable in ("liked", "shown")  # what a session opened with is gone
         self._sequels = user.shapes.sequels(liked=self.config.start == "liked", again=not self._once)
         if not len(self._sequels.items):
             raise InputError("No session shows anything new after its first liked item; try --preset start=empty.")
@@ -209,7 +208,7 @@ class Learned:
             rows = np.flatnonzero(liked[:, place]).astype(np.int32)
             self._liked = append(self._liked, rows, slates[rows, place])
         if self.config.unavailable != "nothing":
-            users, places = np.nonzero(liked if self.config.unavailable == "clicked" else shown)
+            users, places = np.nonzero(liked if self.config.unavailable == "liked" else shown)
             self._gone[users, slates[users, places]] = True
         self._looked += shown.sum(axis=1)
         moved = np.flatnonzero(liked.any(axis=1))
@@ -232,6 +231,8 @@ class Replay:
     def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
         raise InputError("The log's own lists have no scores; they are played with their own order alone.")
 
-    def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
+    def draw(
+        self, states: States, unavailable: IntArray, k: int, rng: np.random.Generator
+    ) -> tuple[IntArray, FloatArray]:
         items = self._environment.listed(k)
-        return Slates(items, np.ones(items.shape, np.float32))
+        return items, np.ones(items.shape, np.float32)

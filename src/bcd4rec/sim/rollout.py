@@ -6,40 +6,20 @@ from typing import Literal
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import Field
 
-from bcd4rec.config import Config
+from bcd4rec.data.responses import Responses
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies.diversity import spread
-from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import Drawing, Exploration, Slates, exclude, make_slates
+from bcd4rec.policies.policy import Policy, not_again
+from bcd4rec.policies.slates import SlateRule
+from bcd4rec.policies.scorer import Scorer
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import Environment, Supported, catalogue, categories_sought, openings, origin_of
 
-AfterSkip = Literal["repeat", "exclude"]
 Candidates = Literal["all", "category"]
-Rows = NDArray[np.intp]
-
-
-class RolloutConfig(Config):
-    """The rules of an evaluation, the same for all policies that are compared."""
-
-    exploration: Exploration = Field(default_factory=Exploration)
-    """How slates depart from the ranking."""
-    after_skip: AfterSkip = "repeat"
-    """After a slate was skipped: show what the ranking says (`repeat`), or keep its items out once (`exclude`)."""
-    candidates: Candidates = "all"
-    """What may be recommended: every item, or those of the `category` of what the user clicked first, as a search in a
-    city is answered with places of that city; users who clicked nothing get all. Policies that draw their own slates,
-    as behaviour policies do, show what they show."""
-    diversity: float = Field(default=0.0, ge=0)
-    """λ: how much an item loses by each item like it in the same slate (see `policies.diversity`)."""
-    length: int = Field(default=HISTORY, ge=1)
-    """L: how many positive items a state holds."""
-    skips: int = Field(default=0, ge=0)
-    """S: how many skipped items a state holds."""
+"""What may be recommended: every item, or those of the `category` of what the user clicked first, as a search in a city
+is answered with places of that city; users who clicked nothing get all."""
 
 
 class Oracle:
@@ -60,101 +40,75 @@ class Oracle:
         return np.where(candidates == PAD, np.float32(-np.inf), chosen)
 
 
+def policy_of(scorer: Scorer, environment: Environment, name: str, rule: SlateRule | None = None) -> Policy:
+    """A policy that has learned from no log: it shows what the environment allows."""
+    rule = rule or SlateRule(unavailable=environment.unavailable)
+    return Policy(scorer, catalogue(environment), rule=rule, responses=environment.responses, about={"method": name})
+
+
 def rollout(
     environment: Environment,
     policy: Policy,
     users: int,
     seed: int,
-    config: RolloutConfig | None = None,
+    candidates: Candidates = "all",
     tick: Tick = no_tick,
-    vectors: FloatArray | None = None,
 ) -> pl.DataFrame:
     """The log of `users` fresh sessions, sorted by session, step and position.
 
     The same seed gives the same users with the same luck, whatever the policy, so that policies are compared on the
-    same users. Exploration has a stream of its own. Diverse slates need the `vectors` (A, D) of the items.
-    What the users had looked at before (`openings`) is in the first states and not in the log: see `with_openings`.
-    Items have their numbers as ids: see `with_ids`. Where the environment knows its support, the column `outside` says
-    which impressions lie outside of it.
+    same users. Exploration has a stream of its own. What the environment does not allow is left out beside what the
+    policy's rule leaves out. What the users had looked at before (`openings`) is in the first states and not in the
+    log: see `with_openings`. Items have their numbers as ids: see `with_ids`. Where the environment knows its support,
+    the column `outside` says which impressions lie outside of it.
     """
-    config = config or RolloutConfig()
     if policy.n_items != environment.n_items:
         raise InputError(f"The policy knows {policy.n_items} items, but the environment has {environment.n_items}.")
-    if config.diversity and vectors is None:
-        raise InputError("Diverse slates need to know which items are alike; give a data set with --dataset.")
     environment.reset(users, seed)
-    luck = generator(seed, "exploration")
-    positive = [environment.responses.code(name) for name in environment.responses.positive]
-    gone = openings(environment, users)  # (B, E) items that may not be recommended again
-    states = _after(States.empty(users, config.length, config.skips), gone, gone != PAD)
-    if environment.unavailable in ("nothing", "recommended"):
-        gone = gone[:, :0]
-    skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
+    rng = generator(seed, "exploration")
+    opened = openings(environment, users)
+    sessions = policy.begin(users, opened)
+    forbidden = opened if environment.unavailable in ("liked", "shown") else opened[:, :0]
     alive = np.ones(users, np.bool_)
-    allowed = _allowed(environment, users, config)
+    pool = _candidates(environment, users, candidates)
     # Who has left need not be asked about; but an oracle knows all users at once, and so does who draws slates itself.
-    thrifty = config.exploration.kind != "own" and not isinstance(policy, Oracle)
+    thrifty = policy.rule.exploration.kind != "own" and not isinstance(policy.scorer, Oracle)
     parts: list[pl.DataFrame] = []
     for step in range(environment.horizon):
         tick("simulating", step / environment.horizon)
-        kept_out = gone
-        if config.after_skip == "exclude" and environment.unavailable != "shown":
-            kept_out = np.append(gone, skipped, axis=1)
-        asked = np.flatnonzero(alive) if thrifty else np.arange(users)
-        slates = _slates(policy, states, asked, kept_out, allowed, environment.slate_size, config, luck, vectors)
+        asked = np.flatnonzero(alive) if thrifty else None
+        more = None if environment.unavailable == policy.rule.unavailable else forbidden
+        slates = policy.slates(sessions, environment.slate_size, rng, pool, more, asked)
         items = np.where(alive[:, None], slates.items, PAD)
         outside = environment.outside(items) if isinstance(environment, Supported) else None
         outcome = environment.step(items)
         parts.append(_rows(step, items, slates.propensities, outcome.responses, outside))
-        liked = np.isin(outcome.responses, positive) & (items != PAD)
-        states = _after(states, items, liked)
-        if environment.unavailable != "nothing":
-            gone = np.append(
-                gone, np.where(liked, items, PAD) if environment.unavailable == "clicked" else items, axis=1
-            )
-        skipped = np.where(liked.any(axis=1, keepdims=True), PAD, items)
+        liked = liked_of(environment.responses, outcome.responses) & (items != PAD)
+        sessions = policy.after(sessions, items, liked)
+        forbidden = not_again(environment.unavailable, forbidden, items, liked)
         alive &= ~outcome.ended
         if not alive.any():
             break
     return as_log(pl.concat(parts), environment)
 
 
-def _allowed(environment: Environment, users: int, config: RolloutConfig) -> NDArray[np.bool_] | None:
-    """(B, A) which items may be recommended to whom; None where all may."""
-    if config.candidates == "all":
+def liked_of(responses: Responses, codes: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Which response codes are positive."""
+    return np.isin(codes, [responses.code(name) for name in responses.positive])
+
+
+def _candidates(environment: Environment, users: int, candidates: Candidates) -> IntArray | None:
+    """(B, C) which items may be recommended to whom, ascending; None where all may."""
+    if candidates == "all":
         return None
     if environment.categories is None:
         raise InputError("Candidates by category need items with categories, and these have none; choose all.")
     sought = categories_sought(environment, users)[:, None]
-    allowed: NDArray[np.bool_] = (environment.categories == sought) | (sought < 0)
-    return allowed
-
-
-def _slates(
-    policy: Policy,
-    states: States,
-    asked: Rows,
-    kept_out: IntArray,
-    allowed: NDArray[np.bool_] | None,
-    k: int,
-    config: RolloutConfig,
-    luck: np.random.Generator,
-    vectors: FloatArray | None,
-) -> Slates:
-    """Slates of all B users, of which the policy is asked about `asked` alone; those of the others mean nothing."""
-    if config.exploration.kind == "own":
-        if not isinstance(policy, Drawing) or config.diversity:
-            raise InputError("Exploration of kind 'own' is for policies that draw their slates, without --diversity.")
-        return policy.slates(states, kept_out, k, luck)
-    scores = policy.scores(states[asked])
-    if len(asked) < len(states):
-        scores, told = np.zeros((len(states), scores.shape[1]), scores.dtype), scores
-        scores[asked] = told  # the others keep their rows, because draws go by the number of users
-    exclude(scores, kept_out)
-    if allowed is not None:
-        scores[~allowed] = -np.inf
-    regard = spread(scores, vectors, config.diversity) if config.diversity and vectors is not None else None
-    return make_slates(scores, k, config.exploration, luck, regard)
+    allowed = (environment.categories == sought) | (sought < 0)
+    pool = np.full((users, int(allowed.sum(axis=1).max())), PAD, np.int32)
+    rows, items = np.nonzero(allowed)
+    pool[rows, np.arange(len(rows)) - np.searchsorted(rows, np.arange(users))[rows]] = items
+    return pool
 
 
 def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
@@ -174,17 +128,6 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     later = pl.col("step") + 1
     moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"), organic=pl.lit(False))
     return pl.concat([opened, moved], how="diagonal").sort("session_id", "step", "position")
-
-
-def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> States:
-    """The states after a slate: liked items join the positives, the others the skips, in the order of the slate."""
-    positives, skips = states.positives, states.skips
-    for place in range(items.shape[1]):
-        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
-        positives = append(positives, rows, items[rows, place])
-        rows = np.flatnonzero(~liked[:, place] & (items[:, place] != PAD)).astype(np.int32)
-        skips = append(skips, rows, items[rows, place])
-    return States(positives, skips)
 
 
 def _rows(
