@@ -51,7 +51,7 @@ class Load:
 
     async def _ask(self, number: int) -> None:
         connection = Connection(*await asyncio.open_connection(*self._where))
-        luck, asked = random.Random(number), 0  # noqa: S311
+        rng, asked = random.Random(number), 0  # noqa: S311
         liked: list[int] = []
         while time.perf_counter() < self._end:
             if asked % SESSION == 0:
@@ -72,7 +72,7 @@ class Load:
             self.asked += 1
             if self._kind == "recommend" and status == 200:
                 found = json.loads(answer)
-                chosen = found["items"][luck.randrange(SLATE)]["item"]
+                chosen = found["items"][rng.randrange(SLATE)]["item"]
                 liked.append(chosen)
                 self._pending.append((found["request_id"], chosen))
 
@@ -84,8 +84,8 @@ class Load:
             if not batch:
                 await asyncio.sleep(0.005)
                 continue
-            told = [{"request_id": request, "item": item, "response": "click"} for request, item in batch]
-            status, _ = await connection.ask("POST", "/v1/feedback", json.dumps({"responses": told}).encode())
+            given = [{"request_id": request, "item": item, "response": "click"} for request, item in batch]
+            status, _ = await connection.ask("POST", "/v1/feedback", json.dumps({"responses": given}).encode())
             self.errors += status not in (200, 202)
             if status == 200 and time.perf_counter() >= self._warm:
                 self.stored += len(batch)

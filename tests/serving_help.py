@@ -84,8 +84,8 @@ class Running:
 
     def feedback(self, request_id: str, **responses: str) -> httpx.Response:
         """Responses by item, as `i4="click"`."""
-        told = [{"item": int(item[1:]), "response": response} for item, response in responses.items()]
-        return self.post("/v1/feedback", {"request_id": request_id, "responses": told})
+        given = [{"item": int(item[1:]), "response": response} for item, response in responses.items()]
+        return self.post("/v1/feedback", {"request_id": request_id, "responses": given})
 
 
 @contextlib.contextmanager

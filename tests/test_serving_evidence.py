@@ -302,4 +302,4 @@ def test_the_server_shortlists_large_catalogues(served: Served, monkeypatch: pyt
 
 def test_the_manifest_tells_the_kind(folder: Path) -> None:
     assert json.loads((folder / "manifest.json").read_text())["policy"] == "evidence_policy"
-    assert arms.load_arm("a", folder, 1.0).recommender.together is not None
+    assert arms.load_arm("a", folder, 1.0).recommender.batcher is not None

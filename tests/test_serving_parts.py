@@ -25,20 +25,21 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
-from bcd4rec.serving import protocol, together
+from bcd4rec.serving import batching, protocol
 from bcd4rec.serving.app import make_app
 from bcd4rec.serving.arms import Arm, Arms, load_arm
-from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.catalogue import Names
-from bcd4rec.serving.gate import Gate
 from bcd4rec.serving.loading import Served, load
 from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.rates import arm_rates, clustered, wilson
+from bcd4rec.serving.middleware import Middleware
+from bcd4rec.serving.rate_limit import RateLimit
 from bcd4rec.serving.recommending import Recommender
+from bcd4rec.serving.response_rates import arm_rates, clustered, wilson
 from bcd4rec.serving.running import listen
-from bcd4rec.serving.security import Keys, Limits, Rates, read_keys
+from bcd4rec.serving.security import Keys, Limits, read_keys
 from bcd4rec.serving.service import Service
+from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, StoreStatus
 from bcd4rec.serving.storage.store import BufferFull, open_store
 from serving_help import ABOUT, ITEMS, VOCABULARY, quantile_policy, saved
@@ -75,8 +76,8 @@ def test_propensities_are_the_probabilities_of_what_is_shown(served: Served, exp
     scores = served.policy.scores(states, np.array([pool[:4]], np.int32))[0].tolist()
     seen: Counter[tuple[int, ...]] = Counter()
     for number in range(draws):
-        luck = generator(0, "explore", f"request {number}")
-        slate = recommender.slate(states, 2, gone, pool, exploration, luck)
+        rng = generator(0, "explore", f"request {number}")
+        slate = recommender.slate(states, 2, gone, pool, exploration, rng)
         places = tuple(pool.index(item) for item in slate.items)
         expected = exact(scores, places, exploration)
         assert float(np.prod(slate.propensities.astype(np.float64))) == pytest.approx(expected, rel=1e-4)
@@ -99,12 +100,12 @@ def test_the_same_request_explores_alike(served: Served) -> None:
 
 
 def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "MOST", 3)
+    monkeypatch.setattr(batching, "MOST", 3)
     policy, sessions = served.policy, [[], [2], [5, 9, 2], [7, 7], [1, 2, 3, 4, 5, 6, 7]]
     rows: list[int] = []
     whole = policy.scores
     monkeypatch.setattr(policy, "scores", lambda states: rows.append(len(states)) or whole(states))
-    one = together.Together(policy)
+    one = batching.Batcher(policy)
     states = [served.states(liked, [3, 3]) for liked in sessions]
 
     async def ask() -> list[Any]:
@@ -123,7 +124,7 @@ def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch:
 
 def test_what_fails_fails_for_all_that_came_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.policy, "scores", lambda states: 1 // 0)
-    one, states = together.Together(served.policy), served.states([], [])
+    one, states = batching.Batcher(served.policy), served.states([], [])
 
     async def ask() -> list[Any]:
         return await asyncio.gather(one.scores(states), one.scores(states), return_exceptions=True)
@@ -222,7 +223,7 @@ def test_a_session_that_is_told_twice_at_once_opens_once(served: Served) -> None
 
     asyncio.run(both())
     slates = [one for one in store.taken if isinstance(one, Impression)]
-    assert [(one.arm, one.step, len(one.items)) for one in slates] == [("told", 0, 2), ("a", 1, 2), ("a", 2, 2)]
+    assert [(one.arm, one.step, len(one.items)) for one in slates] == [("organic", 0, 2), ("a", 1, 2), ("a", 2, 2)]
 
 
 def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,18 +248,18 @@ def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytes
 
 
 def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
-    begun = Begun(reach=4)
-    assert not begun.covers("a")
-    begun.begin("a")
-    begun.shown("r1", 1)
-    begun.told(["r1", "r1"])
-    assert begun.covers("a")
-    begun.begin("b")
-    begun.shown("r2", 1)
-    assert not begun.covers("a")  # four records later it may be forgotten in part
-    assert begun.covers("b")
-    begun.told(["from before the restart"])
-    assert not begun.covers("b")
+    cache = SessionCache(reach=4)
+    assert not cache.covers("a")
+    cache.begin("a")
+    cache.add_slate("r1", 1)
+    cache.add_feedback(["r1", "r1"])
+    assert cache.covers("a")
+    cache.begin("b")
+    cache.add_slate("r2", 1)
+    assert not cache.covers("a")  # four records later it may be forgotten in part
+    assert cache.covers("b")
+    cache.add_feedback(["from before the restart"])
+    assert not cache.covers("b")
 
 
 def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(served: Served, tmp_path: Path) -> None:
@@ -273,8 +274,8 @@ def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(se
     store._refresh_reader()
     assert asyncio.run(service._known("anna")) == [("7", "click")]
     assert asyncio.run(service._known("bert")) == []
-    assert service._begun.covers("bert")
-    assert not service._begun.covers("anna")
+    assert service._cache.covers("bert")
+    assert not service._cache.covers("anna")
     store.close()
 
 
@@ -316,7 +317,7 @@ for library in [ctypes.CDLL(path) for path in paths if "openblas" in path]:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")], ids=["alone", "told"]
+    ("given", "expected"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")], ids=["alone", "given"]
 )
 def test_small_products_take_one_thread(given: dict[str, str], expected: str) -> None:
     if not Path("/proc/self/maps").exists() or (os.cpu_count() or 1) < 2:
@@ -340,7 +341,9 @@ def test_small_products_take_one_thread(given: dict[str, str], expected: str) ->
 
 def test_a_slow_body_is_not_waited_for(served: Served) -> None:
     metrics = Metrics(list, Away().status)
-    gate = Gate(lambda *_: pytest.fail("was let in"), {}, Keys([]), Keys([]), Limits(body_seconds=0.05), metrics)
+    middleware = Middleware(
+        lambda *_: pytest.fail("was let in"), {}, Keys([]), Keys([]), Limits(body_seconds=0.05), metrics
+    )
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -352,7 +355,7 @@ def test_a_slow_body_is_not_waited_for(served: Served) -> None:
 
     scope = {"type": "http", "path": "/v1/recommend", "method": "POST", "headers": [], "client": ("x", 1)}
     began = time.monotonic()
-    asyncio.run(gate(scope, receive, send))
+    asyncio.run(middleware(scope, receive, send))
     assert time.monotonic() - began < 2
     assert sent[0]["status"] == 408
 
@@ -363,10 +366,12 @@ def test_requests_at_once_are_bounded() -> None:
         return 200, body
 
     metrics = Metrics(list, Away().status)
-    gate = Gate(lambda *_: pytest.fail("went on"), {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=2), metrics)
+    middleware = Middleware(
+        lambda *_: pytest.fail("went on"), {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=2), metrics
+    )
 
     async def talk() -> list[tuple[int, bytes]]:
-        transport = httpx.ASGITransport(gate)  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(middleware)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             first = await asyncio.gather(*(client.post("/slow", content=b"{}") for _ in range(3)))
             return [(one.status_code, one.content) for one in [*first, await client.post("/slow", content=b"{}")]]
@@ -418,17 +423,17 @@ def test_the_head_of_a_request_is_bounded(raw_port: int) -> None:
         assert 0.2 < time.monotonic() - began < 3
 
 
-def test_rates_refill(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_limit_refills(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    rates = Rates(2.0)
-    assert [rates.allow("a") for _ in range(3)] == [True, True, False]
-    assert rates.allow("b")
+    limit = RateLimit(2.0)
+    assert [limit.allow("a") for _ in range(3)] == [True, True, False]
+    assert limit.allow("b")
     now += 0.5
-    assert [rates.allow("a") for _ in range(2)] == [True, False]
+    assert [limit.allow("a") for _ in range(2)] == [True, False]
     now += 60
-    assert [rates.allow("a") for _ in range(3)] == [True, True, False]
-    assert all(Rates(0).allow("a") for _ in range(10))
+    assert [limit.allow("a") for _ in range(3)] == [True, True, False]
+    assert all(RateLimit(0).allow("a") for _ in range(10))
 
 
 def test_keys_from_files_and_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,11 +473,11 @@ def test_intervals_over_sessions_by_hand() -> None:
 
 def test_intervals_over_sessions_hold_what_they_promise() -> None:
     """People differ: each session has its own rate, and its own length. Items alone would make everything too sure."""
-    luck, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
+    rng, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
     inside = too_sure = 0
     for _ in range(runs):
-        shown = 3 * luck.geometric(0.2, sessions)
-        answered = luck.binomial(shown, luck.beta(1, 4, sessions))
+        shown = 3 * rng.geometric(0.2, sessions)
+        answered = rng.binomial(shown, rng.beta(1, 4, sessions))
         share = answered.sum() / shown.sum()
         over_sessions = clustered(share, sessions, shown.sum(), float(((answered - share * shown) ** 2).sum()))
         over_items = wilson(share, shown.sum())

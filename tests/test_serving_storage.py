@@ -160,7 +160,7 @@ def test_sessions_that_are_told_in_the_request_are_exported_with_their_policy(fo
     one = pl.read_parquet(out).filter(pl.col("session_id") == answers[0]["session_id"])
     assert one["item_id"].to_list() == ["4", "6", "9", *map(str, items(answers[0]))]
     assert one["response"].to_list() == ["click", "skip", "click", "skip", "click", "skip"]
-    assert one["policy"].to_list() == ["told"] * 3 + [version] * 3
+    assert one["policy"].to_list() == ["organic"] * 3 + [version] * 3
     assert one["propensity"].is_null().to_list() == one["organic"].to_list() == [True] * 3 + [False] * 3
     made = result("prepare", out, "--out", tmp_path / "dataset")
     assert (made["sessions"], made["transitions"], made["organic"]) == (12, 36, 36)

@@ -24,7 +24,7 @@ from bcd4rec.serving.storage import queries, writer
 from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.recent import Recent
-from bcd4rec.serving.storage.records import TOLD, ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, open_store
 from bcd4rec.serving.storage.urls import database_of
 from databases import PostgresServer, postgres_server
@@ -472,7 +472,7 @@ def test_export_selects_whole_sessions(url: str, tmp_path: Path) -> None:
 
 def test_what_a_session_brought_along_is_of_no_policy(url: str, tmp_path: Path) -> None:
     store = open_store(url)
-    told = {"policy": TOLD, "arm": TOLD}
+    told = {"policy": ORGANIC, "arm": ORGANIC}
     store.submit([slate(0, "s1", **told), slate(1, "s1"), slate(2, "s2", **told), slate(3, "s2", policy="v2")])
     store.submit([slate(4, "s3", **told), slate(5, "s3"), slate(6, "s3", policy="v2"), slate(7, "s4", **told)])
     store.close()

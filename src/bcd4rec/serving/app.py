@@ -17,14 +17,14 @@ from starlette.exceptions import HTTPException
 
 from bcd4rec import __version__
 from bcd4rec.errors import InputError
-from bcd4rec.serving import direct, failures, messages
+from bcd4rec.serving import failures, fast_path, messages
 from bcd4rec.serving.arms import Arm
 from bcd4rec.serving.catalogue import Names
-from bcd4rec.serving.gate import Asgi, Gate
-from bcd4rec.serving.rates import arm_rates
+from bcd4rec.serving.middleware import Asgi, Middleware
+from bcd4rec.serving.response_rates import arm_rates
 from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.service import Service
-from bcd4rec.serving.storage.records import TOLD
+from bcd4rec.serving.storage.records import ORGANIC
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -35,7 +35,7 @@ STUDIO = Path(str(resources.files("bcd4rec.serving"))) / "studio"
 
 
 def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: Names | None = None) -> Asgi:
-    """The ASGI application, behind its gate."""
+    """The ASGI application, behind its middleware."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +51,7 @@ def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: N
     _add_watching(app, service)
     _add_policies(app, service)
     _add_page(app, service, names or Names())
-    return Gate(app, direct.handlers(service), keys, admin, limits, service.metrics)  # type: ignore[arg-type]
+    return Middleware(app, fast_path.handlers(service), keys, admin, limits, service.metrics)  # type: ignore[arg-type]
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -90,15 +90,15 @@ def _add_recommending(app: FastAPI, service: Service) -> None:
     @app.post("/v1/recommend", responses=PROBLEMS | {200: {"model": messages.RecommendResponse}})
     async def recommend(asked: messages.RecommendRequest) -> Response:
         """Recommend items for a session."""
-        status, value = await direct.recommend(service, asked)
+        status, value = await fast_path.recommend(service, asked)
         return _json(value, status)
 
     both: dict[int | str, dict[str, Any]] = {code: {"model": messages.FeedbackResponse} for code in (200, 202)}
 
     @app.post("/v1/feedback", responses=PROBLEMS | both)
-    async def feedback(told: messages.FeedbackRequest) -> Response:
+    async def feedback(given: messages.FeedbackRequest) -> Response:
         """Tell how people answered. Status 200 means that it is on disk; 202 that it waits for the database."""
-        status, value = await direct.feedback(service, told)
+        status, value = await fast_path.feedback(service, given)
         return _json(value, status)
 
 
@@ -137,7 +137,7 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         """Response rates of each policy version and arm, with intervals."""
         counts = await asyncio.to_thread(service.store.arms)
         now = {(arm.version, arm.name) for arm in service.arms.all}
-        rates = [arm_rates(one, (one.policy, one.arm) in now) for one in counts if one.arm != TOLD]
+        rates = [arm_rates(one, (one.policy, one.arm) in now) for one in counts if one.arm != ORGANIC]
         return _json({"arms": [one.model_dump() for one in rates]})
 
 

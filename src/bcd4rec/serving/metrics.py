@@ -6,7 +6,7 @@ from functools import lru_cache
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bcd4rec.serving.storage.records import TOLD, ArmCounts, StoreStatus
+from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, StoreStatus
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
@@ -58,7 +58,7 @@ class _Stored:
             "bcd4rec_responses", "Shown items by their response.", labels=["policy", "arm", "response"]
         )
         for one in self._arms():
-            if one.arm == TOLD:
+            if one.arm == ORGANIC:
                 continue
             shown.add_metric([one.policy, one.arm], one.impressions)
             for response, count in one.responses.items():

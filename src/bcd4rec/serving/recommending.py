@@ -9,9 +9,9 @@ from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.policies.policy import Explaining
 from bcd4rec.policies.ranking import Exploration, make_slates, top
+from bcd4rec.serving.batching import Batcher
 from bcd4rec.serving.loading import Served
 from bcd4rec.serving.retrieval import Retrieval
-from bcd4rec.serving.together import Together
 
 FRACTIONS = tuple(round(0.1 * step, 1) for step in range(1, 10))
 GREEDY = Exploration()
@@ -71,7 +71,7 @@ class Recommender:
     def __init__(self, served: Served, retrieval: Retrieval | None = None):
         self.served, self.retrieval = served, retrieval
         # None where a request takes milliseconds, so that others should not wait for it.
-        self.together = Together(served.policy) if served.policy.n_items <= LIGHT else None
+        self.batcher = Batcher(served.policy) if served.policy.n_items <= LIGHT else None
 
     def slate(
         self,

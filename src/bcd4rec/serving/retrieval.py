@@ -169,14 +169,14 @@ def exact_best(queries: FloatArray, table: FloatArray, depth: int) -> IntArray:
 
 def likely_states(served: Served, best: Callable[[States], IntArray], count: int = QUERIES, seed: int = 0) -> States:
     """Sessions as the policy would meet them: after a random item each next one is among the `best` (B, DEPTH)."""
-    luck = generator(seed, "retrieval", "queries")
-    sessions = [[int(item)] for item in luck.integers(served.policy.n_items, size=count)]
+    rng = generator(seed, "retrieval", "queries")
+    sessions = [[int(item)] for item in rng.integers(served.policy.n_items, size=count)]
     sessions[0] = []
     for _ in range(2):
         found = best(_states(served, sessions))
         for row in range(1, count):
-            if luck.random() < 0.5:
-                sessions[row].append(int(luck.choice(found[row])))
+            if rng.random() < 0.5:
+                sessions[row].append(int(rng.choice(found[row])))
     return _states(served, sessions)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 import uvicorn
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.gate import Asgi
+from bcd4rec.serving.middleware import Asgi
 from bcd4rec.serving.protocol import BoundedHead
 
 KEEP_ALIVE = 30
 SHUTDOWN_SECONDS = 10
-CONNECTIONS = 10_000  # open at once, most of them idle; how many requests are answered at once is the gate's to say
+CONNECTIONS = (
+    10_000  # open at once, most of them idle; how many requests are answered at once is the middleware's to say
+)
 SWITCH_SECONDS = 0.0005  # how long a request waits for the thread that writes to the database; Python's own is 5 ms
 
 

@@ -3,8 +3,6 @@
 import hashlib
 import hmac
 import os
-import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from bcd4rec.errors import InputError
 
 API_VARIABLE, ADMIN_VARIABLE = "BCD4REC_API_KEYS", "BCD4REC_ADMIN_KEYS"
 SHORTEST_KEY = 16
-CLIENTS = 10_000  # whose rates are remembered at once
 
 
 @dataclass(frozen=True)
@@ -62,23 +59,3 @@ def read_keys(path: Path | None, variable: str, option: str) -> Keys:
     if not keys:
         raise InputError(f"{option} {path} holds no key; expected one a line.")
     return Keys(keys)
-
-
-class Rates:
-    """A bucket for each client that fills at the allowed rate and holds a second's worth."""
-
-    def __init__(self, rate: float):
-        self._rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client -> (tokens, when)
-
-    def allow(self, client: str) -> bool:
-        if self._rate <= 0:
-            return True
-        now = time.monotonic()
-        tokens, when = self._buckets.pop(client, (max(self._rate, 1.0), now))
-        tokens = min(max(self._rate, 1.0), tokens + (now - when) * self._rate)
-        allowed = tokens >= 1.0
-        self._buckets[client] = (tokens - 1.0 if allowed else tokens, now)
-        if len(self._buckets) > CLIENTS:
-            self._buckets.popitem(last=False)
-        return allowed

@@ -14,11 +14,11 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
-from bcd4rec.serving.begun import Begun
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import Metrics
 from bcd4rec.serving.recommending import GREEDY, Slate, read_history
-from bcd4rec.serving.storage.records import TOLD, Feedback, Impression, Record
+from bcd4rec.serving.session_cache import SessionCache
+from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
 
 PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
@@ -31,7 +31,7 @@ class Service:
         """`local`: the database is this process's own, and reading a session from it needs no thread."""
         self.arms, self.store, self.exploration, self.seed = arms, store, exploration, seed
         self.metrics = Metrics(store.arms, store.status)
-        self._local, self._begun = local, Begun()
+        self._local, self._cache = local, SessionCache()
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
@@ -54,11 +54,11 @@ class Service:
         events, opening = await self._events(asked, session_id)
         self._refuse_unknown_responses(arm, events)
         question = _question(asked, arm, events)
-        together = arm.recommender.together
-        if together is None or asked.explain:
+        batcher = arm.recommender.batcher
+        if batcher is None or asked.explain:
             answer = await asyncio.to_thread(self._answer, asked, question, arm, request_id)
         else:
-            known = await together.scores(question.states) if question.candidates is None else None
+            known = await batcher.scores(question.states) if question.candidates is None else None
             answer = self._answer(asked, question, arm, request_id, known)
         if asked.record:
             self._note(arm, request_id, session_id, events if opening else [], answer)
@@ -76,11 +76,11 @@ class Service:
     async def _known(self, session_id: str) -> list[tuple[str, str]]:
         if not self._local:
             return await asyncio.to_thread(self.store.session, session_id)
-        if self._begun.covers(session_id):
+        if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
         known, asked = self.store.look_up(session_id)
         if asked and not known:
-            self._begun.begin(session_id)
+            self._cache.begin(session_id)
         return known
 
     def _answer(
@@ -120,7 +120,7 @@ class Service:
                 raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
 
     def _note(self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any]) -> None:
-        """Keep what was shown. A session that began elsewhere is kept as it was told, without propensities."""
+        """Keep what was shown. A session that began elsewhere is kept as it was given, without propensities."""
         self.metrics.recommended(arm.version, arm.name)
         items = [str(one["item"]) for one in answer["items"]]
         if not items:
@@ -135,7 +135,7 @@ class Service:
         records.append(
             Impression(request_id, session_id, step, arm.version, arm.name, now, tuple(items), propensities, values)
         )
-        self._begun.shown(request_id, len(records))
+        self._cache.add_slate(request_id, len(records))
         try:
             self.store.submit(records)
         except (BufferFull, StoreClosed):
@@ -150,19 +150,19 @@ class Service:
 
     # ---- feedback
 
-    async def feedback(self, told: FeedbackRequest) -> bool:
+    async def feedback(self, given: FeedbackRequest) -> bool:
         """Whether the responses are on disk; if not, they wait in memory for the database."""
         now = time.time_ns() // 1000
         names = self.arms.rewards
         records = []
-        for answer in told.responses:
-            request_id = answer.request_id or told.request_id
+        for answer in given.responses:
+            request_id = answer.request_id or given.request_id
             if request_id is None:
                 raise InputError("responses: found one without a request_id, expected it there or beside the list.")
             if answer.response not in names:
                 raise InputError(f"response: found {answer.response!r}, expected one of {', '.join(sorted(names))}.")
             records.append(Feedback(request_id, str(answer.item), answer.response, now))
-        self._begun.told([record.request_id for record in records])
+        self._cache.add_feedback([record.request_id for record in records])
         future = asyncio.wrap_future(self.store.submit(records))
         done, _ = await asyncio.wait([future], timeout=PATIENCE)
         if not done:
@@ -200,11 +200,11 @@ def _look(future: "asyncio.Future[None]") -> None:
 def _opening(arm: Arm, request_id: str, session_id: str, events: Events, when: int) -> list[Record]:
     """One slate that nobody chose, without propensities, and its responses in their order; repeats are kept once."""
     positive = arm.recommender.served.responses.positive[0]
-    name, items = f"{request_id}-told", tuple(dict.fromkeys(str(item) for item, _ in events))
+    name, items = f"{request_id}-opening", tuple(dict.fromkeys(str(item) for item, _ in events))
     times = range(when - len(events), when)
     unknown, nothing = (None,) * len(items), (0.0,) * len(items)
     return [
-        Impression(name, session_id, 0, TOLD, TOLD, times[0], items, unknown, nothing),
+        Impression(name, session_id, 0, ORGANIC, ORGANIC, times[0], items, unknown, nothing),
         *(
             Feedback(name, str(item), response or positive, time_us)
             for (item, response), time_us in zip(events, times, strict=True)

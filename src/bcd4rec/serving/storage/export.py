@@ -19,7 +19,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.queries import Selection
-from bcd4rec.serving.storage.records import TOLD, strongest
+from bcd4rec.serving.storage.records import ORGANIC, strongest
 
 CHUNK_ROWS = 100_000  # rows of the log that are in memory at once
 PATIENCE = 10.0  # seconds to wait for another process's lock
@@ -119,7 +119,7 @@ def _slates(rows: Iterator[Row], responses: Responses, counts: Counter[str]) -> 
     for _, group in itertools.groupby(rows, key=lambda row: row[0]):
         feedback = list(group)
         request, session, step, policy, arm, time_us, items, propensities, *_ = feedback[0]
-        answers, organic = _answers(feedback, responses), arm == TOLD
+        answers, organic = _answers(feedback, responses), arm == ORGANIC
         slate = []
         for place, (item, propensity) in enumerate(zip(json.loads(items), json.loads(propensities), strict=True)):
             response = strongest(found, responses.rewards)[0] if (found := answers.pop(item, None)) else skip

@@ -6,13 +6,13 @@ from dataclasses import astuple, dataclass
 
 from bcd4rec.errors import InputError
 from bcd4rec.serving.storage.database import Connection, Row
-from bcd4rec.serving.storage.records import TOLD, ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record
 
 VERSION = 1
 SESSION_SLATES = 500  # of a session that does not end, the newest ones make its state
 IMPRESSIONS = "bcd4rec_impressions"
 FEEDBACK = "bcd4rec_feedback"
-SHOWING = f"CASE WHEN policy <> '{TOLD}' THEN policy END"  # the beginning of a session may be nobody's
+SHOWING = f"CASE WHEN policy <> '{ORGANIC}' THEN policy END"  # the beginning of a session may be nobody's
 IMPRESSION_COLUMNS = (
     *("request_id", "session_id", "step", "policy", "arm", "time_us"),
     *("size", "items", "propensities", "item_values"),

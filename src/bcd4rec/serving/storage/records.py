@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bcd4rec.data.schema import YEAR_10000
 from bcd4rec.errors import InputError
 
-TOLD = "told"  # policy and arm of what a session brought along, which no policy showed
+ORGANIC = "organic"  # policy and arm of what a session brought along, which no policy showed
 UNLISTED = 0.5  # reward of a response nobody gave one, where only the order matters: above a skip, below a click
 
 

@@ -1,4 +1,4 @@
-"""The door of the server: an ASGI layer that checks keys, rates and sizes, and measures what passes."""
+"""The door of the server: an ASGI layer that checks keys, rate limits and sizes, and measures what passes."""
 
 import asyncio
 import time
@@ -7,9 +7,10 @@ from typing import Any
 
 import orjson
 
-from bcd4rec.serving.direct import Handler
+from bcd4rec.serving.fast_path import Handler
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.security import Keys, Limits, Rates
+from bcd4rec.serving.rate_limit import RateLimit
+from bcd4rec.serving.security import Keys, Limits
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -32,7 +33,7 @@ class Refused(Exception):  # noqa: N818
         self.status, self.sentence = status, sentence
 
 
-class Gate:
+class Middleware:
     """`handlers` answer the POST requests of their paths; everything else goes to `app`."""
 
     def __init__(
@@ -40,7 +41,7 @@ class Gate:
     ):
         self._app, self._handlers, self._metrics = app, handlers, metrics
         self._keys, self._admin, self._limits = keys, admin, limits
-        self._rates, self._inside = Rates(limits.rate), 0
+        self._rate_limit, self._inside = RateLimit(limits.rate), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,7 +77,7 @@ class Gate:
         path, given = scope["path"], _key(scope["headers"])
         known = self._keys.match(given) or self._admin.match(given)
         client = given if known else (scope.get("client") or ("unknown",))[0]  # guessing keys has a rate, too
-        if not self._rates.allow(client):
+        if not self._rate_limit.allow(client):
             raise Refused(429, "Too many requests; try again in a second.")
         if self._inside > self._limits.concurrency:
             raise Refused(503, "Too many requests at once; try again in a second.")

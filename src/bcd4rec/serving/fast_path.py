@@ -21,9 +21,9 @@ async def recommend(service: Service, asked: RecommendRequest) -> tuple[int, Any
     return 200, await service.recommend(asked)
 
 
-async def feedback(service: Service, told: FeedbackRequest) -> tuple[int, Any]:
-    stored = await service.feedback(told)
-    return 200 if stored else 202, {"accepted": len(told.responses), "stored": stored}
+async def feedback(service: Service, given: FeedbackRequest) -> tuple[int, Any]:
+    stored = await service.feedback(given)
+    return 200 if stored else 202, {"accepted": len(given.responses), "stored": stored}
 
 
 def handlers(service: Service) -> dict[str, Handler]:

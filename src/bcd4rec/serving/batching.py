@@ -13,7 +13,7 @@ from bcd4rec.policies.policy import Policy
 MOST = 64  # states of a call, so that no call takes long
 
 
-class Together:
+class Batcher:
     """For one policy and one event loop."""
 
     def __init__(self, policy: Policy):

@@ -7,7 +7,7 @@ from bcd4rec.serving.storage.recent import KEEP
 REACH = KEEP // 2  # records after which a session may have been forgotten in part
 
 
-class Begun:
+class SessionCache:
     def __init__(self, reach: int = REACH) -> None:
         self._reach, self._records = reach, 0
         self._sessions: OrderedDict[str, int] = OrderedDict()  # session -> how many records there were before it
@@ -23,13 +23,13 @@ class Begun:
         if len(self._sessions) > self._reach:
             self._sessions.popitem(last=False)
 
-    def shown(self, request_id: str, records: int) -> None:
+    def add_slate(self, request_id: str, records: int) -> None:
         self._records += records
         self._requests[request_id] = None
         if len(self._requests) > 2 * self._reach:
             self._requests.popitem(last=False)
 
-    def told(self, request_ids: list[str]) -> None:
+    def add_feedback(self, request_ids: list[str]) -> None:
         """Feedback to a slate from before this process may belong to any session: then nothing is certain."""
         self._records += len(request_ids)
         if not all(request_id in self._requests for request_id in request_ids):
