@@ -41,18 +41,18 @@ def users(
 
     from bcd4rec.artifacts import atomic_file, write_json
     from bcd4rec.commands._options import make_environment
-    from bcd4rec.config import OPTIONS, parse_settings
+    from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
     from bcd4rec.experiments import second_domain as domain
     from bcd4rec.sim.learned import LearnedConfig
-    from bcd4rec.sim.rollout import RolloutConfig
+    from bcd4rec.sim.rollout import as_candidates
 
     torch.set_num_threads(1)
     data = Dataset.load(dataset)
     environment = make_environment(truth, None, None) if truth is not None else None
-    rules = RolloutConfig.parse({"candidates": candidates}, OPTIONS)
+    among = as_candidates(candidates)
     played, of_user, of_agents = (
         LearnedConfig.from_preset(preset),
         parse_settings(user_settings),
@@ -63,9 +63,9 @@ def users(
     with progress() as tick:
         user = domain.learned_user(data, out / "user", seed, tick, of_user, played)
         online = domain.ROUNDS.model_copy(update={"rounds": rounds})
-        folders = domain.policies(data, user, out / "policies", online, seed, tick, rules, of_agents)
-        learned = domain.meet(user, folders, count, seed, tick, rules)
-        true = domain.meet(environment, folders, count, seed, tick, rules) if environment is not None else {}
+        folders = domain.policies(data, user, out / "policies", online, seed, tick, among, of_agents)
+        learned = domain.meet(user, folders, count, seed, tick, among)
+        true = domain.meet(environment, folders, count, seed, tick, among) if environment is not None else {}
     found: dict[str, Any] = {
         "rate": rate_name(data.responses),
         "seed": seed,

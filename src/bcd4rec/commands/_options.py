@@ -81,7 +81,11 @@ DataSet = Annotated[
     Path | None, typer.Option("--dataset", help="Data set that baselines learn from; default: a random log.")
 ]
 AfterSkip = Annotated[
-    str, typer.Option("--after-skip", help="After a skipped slate: repeat the ranking, or exclude its items once.")
+    str | None,
+    typer.Option(
+        "--after-skip",
+        help="After a skipped slate: repeat the ranking, or exclude its items once. Default: the policy's own rule.",
+    ),
 ]
 Candidates = Annotated[
     str,
@@ -92,7 +96,12 @@ Candidates = Annotated[
 ]
 
 Diversity = Annotated[
-    float, typer.Option("--diversity", min=0.0, help="λ: how much items lose by items like them in the same slate.")
+    float | None,
+    typer.Option(
+        "--diversity",
+        min=0.0,
+        help="λ: how much items lose by items like them in the same slate. Default: the policy's own rule.",
+    ),
 ]
 
 

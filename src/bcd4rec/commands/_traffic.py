@@ -14,9 +14,8 @@ from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, write_jso
 from bcd4rec.config import OPTIONS
 from bcd4rec.console import emit_json, pairs_table, progress, say, show
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import Contestant
+from bcd4rec.policies.policy import Policy
 from bcd4rec.sim.environment import Environment, origin_of
-from bcd4rec.sim.rollout import RolloutConfig
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_raw import RawWriter
 from bcd4rec.sim.traffic import Day, TrafficConfig, traffic
@@ -26,8 +25,7 @@ Write = Callable[[Day], None]
 
 def simulate_days(
     environment: Environment,
-    player: Contestant,
-    rules: RolloutConfig,
+    player: Policy,
     days: int,
     scale: float,
     seed: int,
@@ -37,14 +35,12 @@ def simulate_days(
     json: bool,
 ) -> None:
     config = TrafficConfig.parse({"days": days, "scale": scale}, OPTIONS)
-    if rules.diversity:
-        raise InputError("--days takes no --diversity; its traffic is drawn by the policy alone.")
     counts: Counter[str] = Counter()
     began = time.perf_counter()
     about = {"policy": player.name, "seed": seed, "days": days, "scale": scale}
     with progress() as tick, contextlib.ExitStack() as outputs:
         writers = [outputs.enter_context(one) for one in _outputs(environment, about, counts, logs, raw, force)]
-        for day in traffic(environment, player.policy, player.rules(rules), config, seed, tick):
+        for day in traffic(environment, player, config, seed, tick):
             _count(day, counts)
             for write in writers:
                 write(day)

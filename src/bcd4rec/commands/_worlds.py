@@ -24,23 +24,22 @@ def worlds(
     methods: Annotated[str | None, typer.Option(help="Methods, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each world.")] = 3,
     users: Users = 1000,
-    after_skip: AfterSkip = "repeat",
-    diversity: Diversity = 0.0,
+    after_skip: AfterSkip = None,
+    diversity: Diversity = None,
     json: Json = False,
 ) -> None:
     """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
     from bcd4rec.baselines.baseline import BASELINES
     from bcd4rec.commands._options import set_threads
-    from bcd4rec.config import OPTIONS
+    from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
     from bcd4rec.experiments.fitting import agents
-    from bcd4rec.sim.rollout import RolloutConfig
 
     set_threads(1)
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
+    rule = slate_options(after_skip, diversity)
     names = list(running.WORLDS) if only is None else [] if only == "none" else only.split(",")
     for name in names:
         if name not in running.WORLDS:
@@ -58,7 +57,7 @@ def worlds(
         if name not in BASELINES and name not in agents():
             raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*agents(), *BASELINES])}.")
     with progress() as tick:
-        found = running.run(out, names, logs, chosen, seeds, users, tick, rules)
+        found = running.run(out, names, logs, chosen, seeds, users, tick, rule)
     if json:
         emit_json({"seeds": seeds, "users": users, "worlds": found})
     else:

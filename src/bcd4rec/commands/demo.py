@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 EPILOG = "Example:  bcd4rec demo --out demo/"
 BASELINES = ("popular", "ctr", "stan", "response")  # quick enough to be fitted while somebody watches
 AGENTS = ("dqn", "iqn", "bcd4rec")
-AFTER_SKIP: Final = "exclude"
-DIVERSITY = 1.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -47,7 +45,7 @@ def demo(
     if json:
         emit_json({"report": str(report), "policies": results, "seconds": time.monotonic() - began})
     else:
-        show(table(found.evaluations, f"{users:,} fresh users. {rules_note(AFTER_SKIP, DIVERSITY)}"))
+        show(table(found.evaluations, f"{users:,} fresh users. {rules_note({})}"))
         say(f"Done in {time.monotonic() - began:.0f} s. The report is in {report}: open it in a browser.")
 
 
@@ -58,13 +56,11 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     from bcd4rec.data.schema import BadLog, Log
     from bcd4rec.experiments import comparison
     from bcd4rec.sim.interest_evolution import InterestEvolution
-    from bcd4rec.sim.rollout import RolloutConfig, rollout, write_log
+    from bcd4rec.sim.rollout import rollout, write_log
 
     environment = InterestEvolution()
-    behaviour = comparison.contestant("random", environment, None, seed)
-    rules = RolloutConfig(after_skip=AFTER_SKIP, diversity=DIVERSITY)
     say(f"1/4  {users:,} simulated users meet random recommendations …")
-    log = rollout(environment, behaviour.policy, users, seed, behaviour.rules(RolloutConfig()), tick)
+    log = rollout(environment, comparison.random_policy(environment), users, seed, tick=tick)
     write_log(log, folder / "log.parquet", environment)
     say("2/4  checking and preparing their log …")
     written = Log(folder / "log.parquet")
@@ -77,8 +73,7 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     names = ["random", *BASELINES, *_train_agents(folder, dataset, seed, tick), "oracle"]
     contestants = [comparison.contestant(name, environment, dataset, seed) for name in names]
     say(f"4/4  {len(names)} policies meet {users:,} new users …")
-    vectors = comparison.slate_vectors(environment, dataset)
-    return comparison.compare(environment, contestants, users, seed, rules, tick=tick, vectors=vectors)
+    return comparison.compare(environment, contestants, users, seed, tick=tick)
 
 
 def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> list[str]:
@@ -124,7 +119,7 @@ def _report(path: Path, found: "Comparison", users: int, seed: int) -> None:
         f"bcd4rec prepare log.parquet --out dataset --rewards skip=0,click=4 --seed {seed}",
         *(f"bcd4rec train {method} dataset --out policies/{method} --seed {seed}" for method in AGENTS),
         f"bcd4rec evaluate random {' '.join([*BASELINES, *folders])} oracle --dataset dataset --users {users} "
-        f"--after-skip {AFTER_SKIP} --diversity {DIVERSITY} --seed {seed}",
+        f"--seed {seed}",
     ]
-    title, note = "From a log to a better policy", rules_note(AFTER_SKIP, DIVERSITY)
+    title, note = "From a log to a better policy", rules_note({})
     write_report(path, title, intro, found.evaluations, found.curves, rules, commands, note=note)

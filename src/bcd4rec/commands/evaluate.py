@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,8 +68,8 @@ def evaluate(
     model: Model = None,
     dataset: DataSet = None,
     users: Users = 2000,
-    after_skip: AfterSkip = "repeat",
-    diversity: Diversity = 0.0,
+    after_skip: AfterSkip = None,
+    diversity: Diversity = None,
     candidates: Candidates = "all",
     behaviour: Annotated[str, typer.Option(help="The policy at the low end of the gap.")] = "random",
     online: Annotated[str, typer.Option(help="The policy at the high end of the gap.")] = "oracle",
@@ -90,12 +90,11 @@ def evaluate(
     """
     from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.commands._options import make_environment
-    from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.experiments import comparison
     from bcd4rec.experiments.results import session_table
-    from bcd4rec.sim.rollout import RolloutConfig
+    from bcd4rec.sim.rollout import as_candidates
 
     _refuse_other_options(context, log)
     for path in (report, sessions):
@@ -106,31 +105,33 @@ def evaluate(
 
         evaluate_log(log, policies or [], split, dataset, report, sessions, seed, force, json)
         return
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "candidates": candidates}, OPTIONS)
+    rule, among = slate_options(after_skip, diversity), as_candidates(candidates)
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
     names = policies or ["random", "popular", "oracle"]
     if not foreign:
         comparison.refuse_foreign(names, environment, dataset)
-    contestants = [comparison.contestant(name, environment, data, seed) for name in names]
-    vectors = comparison.slate_vectors(environment, data) if diversity else None
+    players = [comparison.with_options(comparison.contestant(name, environment, data, seed), rule) for name in names]
     with progress() as tick:
-        found = comparison.compare(environment, contestants, users, seed, rules, behaviour, online, tick, vectors)
+        found = comparison.compare(environment, players, users, seed, among, behaviour, online, tick)
     if sessions is not None:
         with atomic_file(sessions, force) as path:
             session_table(found.sessions).write_parquet(path)
     if json:
-        shown = {"env": env, "preset": preset, "users": users, "seed": seed} | rules.model_dump(mode="json")
-        emit_json(shown | {"policies": [one.to_json() for one in found.evaluations]})
+        shown = {"env": env, "preset": preset, "users": users, "seed": seed, "candidates": candidates}
+        rules = [{"rule": one.rule.model_dump(mode="json")} for one in players]
+        told = [one.to_json() | own for one, own in zip(found.evaluations, rules, strict=True)]
+        emit_json(shown | {"policies": told})
     else:
-        show(table(found.evaluations, f"{env}, {users:,} users. {rules_note(after_skip, diversity, candidates)}"))
+        show(table(found.evaluations, f"{env}, {users:,} users. {rules_note(rule, candidates)}"))
     if report is not None:
         from bcd4rec.report.comparison import write_report
 
         where = f"--env {env}" + (f" --preset {preset}" if preset else "")
         where += f" --model {shlex.quote(str(model))}" if model else ""
         where += f" --dataset {shlex.quote(str(dataset))}" if dataset else ""
-        how = f"--users {users} --after-skip {after_skip} --diversity {diversity:g} --candidates {candidates}"
+        how = f"--users {users} --candidates {candidates}"
+        how += "".join(f" --{name.replace('_', '-')} {value}" for name, value in rule.items())
         write_report(
             report,
             f"Policies on {env}",
@@ -139,7 +140,7 @@ def evaluate(
             found.curves,
             {"environment": f"{env} {preset or ''}".strip(), "users": f"{users:,}", "seed": str(seed)},
             [f"bcd4rec evaluate {shlex.join(names)} {where} {how} --seed {seed}"],
-            note=rules_note(after_skip, diversity, candidates),
+            note=rules_note(rule, candidates),
             force=force,
         )
         say(f"The report is in {report}.")
@@ -178,9 +179,21 @@ def table(evaluations: "list[Evaluation]", title: str) -> "Table":
     return shown
 
 
-def rules_note(after_skip: str, diversity: float, candidates: str = "all") -> str:
-    """The rules of a comparison in words, for its table."""
-    after = {"repeat": "the ranking is shown again", "exclude": "its items are left out of the next"}[after_skip]
-    alike = f", items like those above lose (λ = {diversity:g})" if diversity else ""
-    among = " of the category that was clicked first" if candidates == "category" else ""
-    return f"Slates of the best items{among} by score{alike}; after a skipped slate {after}."
+def slate_options(after_skip: str | None, diversity: float | None) -> dict[str, Any]:
+    """What the command line says about slates; nothing where policies keep their own rules."""
+    from bcd4rec.config import OPTIONS
+    from bcd4rec.policies.slates import SlateRule
+
+    given = {"after_skip": after_skip, "diversity": diversity}
+    given = {name: value for name, value in given.items() if value is not None}
+    SlateRule.parse(given, OPTIONS)
+    return given
+
+
+def rules_note(rule: dict[str, Any], candidates: str = "all") -> str:
+    """How slates were made, in words, for a table."""
+    among = " Only items of the category that was clicked first are shown." if candidates == "category" else ""
+    if not rule:
+        return f"Each policy makes slates by the rule that its log chose.{among}"
+    told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in rule.items())
+    return f"All policies make slates with {told}.{among}"

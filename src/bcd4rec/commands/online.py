@@ -35,8 +35,8 @@ def online(
             help="Begin with the train split of this data set and the agent that it teaches; see --first-epsilon."
         ),
     ] = None,
-    after_skip: AfterSkip = "repeat",
-    diversity: Diversity = 0.0,
+    after_skip: AfterSkip = None,
+    diversity: Diversity = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the agent; may be repeated.")
     ] = None,
@@ -50,23 +50,24 @@ def online(
     """Train an agent that may try things on simulated users: what learning from logs alone is measured against."""
     from bcd4rec.artifacts import atomic_directory, refuse_existing
     from bcd4rec.commands._options import make_environment
+    from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.config import OPTIONS, parse_settings
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
     from bcd4rec.experiments.online import OnlineConfig, learn_online
-    from bcd4rec.sim.rollout import RolloutConfig, write_log
+    from bcd4rec.sim.rollout import write_log
 
     for path in (out, logs):
         if path is not None:
             refuse_existing(path, force)
     given = {"method": method, "rounds": rounds, "users": users}
     config = OnlineConfig.parse(given | {"first_epsilon": first_epsilon, "last_epsilon": last_epsilon}, OPTIONS)
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity}, OPTIONS)
+    rule = slate_options(after_skip, diversity)
     environment = make_environment(env, preset, model)
     known = Dataset.load(dataset) if dataset is not None else None
     with progress() as tick:
-        found = list(learn_online(environment, config, parse_settings(settings), rules, seed, tick, known))
+        found = list(learn_online(environment, config, parse_settings(settings), rule, seed, tick, known))
     with atomic_directory(out, force) as folder:
         found[-1].fitted.save(found[-1].dataset, folder)
     if logs is not None:

@@ -32,21 +32,33 @@ def recommend(
     from rich.table import Table
 
     from bcd4rec.console import emit_json, say, show
-    from bcd4rec.experiments.recommending import recommend_items
     from bcd4rec.policies import bundle
 
     loaded = bundle.load(policy)
-    allowed = _candidates(candidates) if candidates else None
-    found = recommend_items(loaded, _ids(session), _ids(skipped), top, allowed)
-    for item in found["unknown"]:
+    pool = None
+    unknown: list[Any] = []
+    if candidates is not None:
+        allowed = _candidates(candidates)
+        pool, unknown = loaded.pool(allowed), loaded.vocabulary.encode(allowed)[1]
+    skip = next(name for name in loaded.responses.names if name not in loaded.responses.positive)
+    reading = loaded.read([], [*_ids(session), *((item, skip) for item in _ids(skipped))])
+    slate = loaded.slates(reading.sessions, top, candidates=pool)
+    items = slate.items[0][slate.items[0] >= 0]
+    spreads = loaded.quantiles(reading.sessions, items) or [None] * len(items)
+    unknown = list(dict.fromkeys([*reading.unknown, *unknown]))
+    for item in unknown:
         say(f"Item {item!r} is unknown to the policy and was passed over.")
+    rows = [
+        {"item": loaded.vocabulary.id(item), "value": float(value), "quantiles": spread}
+        for item, value, spread in zip(items, slate.values[0], spreads, strict=False)
+    ]
     if json:
-        emit_json(found)
+        emit_json({"items": rows, "unknown": unknown, "rule": loaded.rule.model_dump(mode="json")})
         return
-    table = Table(title=f"{loaded.manifest.get('method', policy)}", title_justify="left")
+    table = Table(title=f"{loaded.about.get('method', policy)}. {loaded.rule.in_words()}", title_justify="left")
     for name in ("rank", "item", "value", "quantiles 10 % … 90 %"):
         table.add_column(name, justify="right")
-    for rank, one in enumerate(found["items"], 1):
+    for rank, one in enumerate(rows, 1):
         table.add_row(str(rank), str(one["item"]), f"{one['value']:.3f}", _spread(one["quantiles"]))
     show(table)
 

@@ -52,7 +52,7 @@ def serve(
     _one_thread_for_products()
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say
-    from bcd4rec.policies.ranking import Exploration
+    from bcd4rec.policies.slates import Exploration
     from bcd4rec.serving.app import make_app
     from bcd4rec.serving.arms import Arms, load_arm
     from bcd4rec.serving.catalogue import Names

@@ -35,8 +35,8 @@ def simulate(
     temperature: Annotated[
         float | None, typer.Option(help="Draw places by softmax of the scores over this temperature.")
     ] = None,
-    after_skip: AfterSkip = "repeat",
-    diversity: Diversity = 0.0,
+    after_skip: AfterSkip = None,
+    diversity: Diversity = None,
     logs: Annotated[Path | None, typer.Option(help="Where to write the log (.parquet or .csv).")] = None,
     days: Annotated[
         int | None, typer.Option(min=1, help="Simulate days of traffic, with a clock, instead of --users.")
@@ -53,13 +53,13 @@ def simulate(
     from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.commands._options import make_environment
     from bcd4rec.commands._traffic import simulate_days
-    from bcd4rec.config import OPTIONS
+    from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
-    from bcd4rec.experiments.comparison import contestant, default_policy, slate_vectors
-    from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings, write_log
+    from bcd4rec.experiments.comparison import contestant, default_policy, with_options
+    from bcd4rec.sim.rollout import rollout, with_ids, with_openings, write_log
 
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):
@@ -72,24 +72,22 @@ def simulate(
         days = days or 150
     if epsilon and temperature is not None:
         raise InputError("--epsilon and --temperature are two ways to explore; give one of them.")
-    exploration: dict[str, object] = {"kind": "none"}
+    rule = slate_options(after_skip, diversity)
     if epsilon:
-        exploration = {"kind": "epsilon", "epsilon": epsilon}
+        rule["exploration"] = {"kind": "epsilon", "epsilon": epsilon}
     elif temperature is not None:
-        exploration = {"kind": "softmax", "temperature": temperature}
-    rules = RolloutConfig.parse({"after_skip": after_skip, "diversity": diversity, "exploration": exploration}, OPTIONS)
+        rule["exploration"] = {"kind": "softmax", "temperature": temperature}
     if days is not None and env == "shop" and preset is None:
         preset = "pages"  # logs are lists of items, as in the data; policies are tried with one item at a time
     environment = make_environment(env, preset, model)
     data = Dataset.load(dataset) if dataset else None
-    player = contestant(policy or default_policy(environment), environment, data, seed)
+    player = with_options(contestant(policy or default_policy(environment), environment, data, seed), rule)
     if days is not None:
-        simulate_days(environment, player, rules, days, scale, seed, logs, raw, force, json)
+        simulate_days(environment, player, days, scale, seed, logs, raw, force, json)
         return
-    vectors = slate_vectors(environment, data) if diversity else None
     with progress() as tick:
         began = time.perf_counter()
-        log = rollout(environment, player.policy, users, seed, player.rules(rules), tick, vectors)
+        log = rollout(environment, player, users, seed, tick=tick)
         seconds = time.perf_counter() - began
     found = summarise(player.name, log, environment.responses, environment.n_items, seed)
     log = with_ids(with_openings(log, environment), environment)

@@ -67,7 +67,7 @@ def with_options(policy: Policy, options: dict[str, Any]) -> Policy:
     made diverse.
     """
     changes = {name: value for name, value in options.items() if value is not None}
-    if policy.rule.exploration.kind == "own" or policy.name == RANDOM:
+    if policy.rule.exploration.kind == "own" or isinstance(policy.scorer, Uniform):
         return policy
     if policy.vectors is None:
         changes.pop("diversity", None)

@@ -23,10 +23,10 @@ from bcd4rec.experiments.fitting import agents
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.models.encoder import Encoder
 from bcd4rec.models.q_network import QNetwork
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+from bcd4rec.sim.rollout import Oracle, policy_of, rollout
 
 HIDDEN = 64
 
@@ -85,14 +85,14 @@ class ObservedRound:
     number: int
     epsilon: float
     rate: float  # percent of the round's steps with a click, exploration included
-    policy: Observing
+    scorer: Observing
 
 
 def learn_observed(
     environment: InterestEvolution,
     config: OnlineConfig,
     settings: dict[str, Any],
-    rules: RolloutConfig,
+    rule: SlateRule,
     seed: int,
     gamma: float = 0.9,
 ) -> Iterator[ObservedRound]:
@@ -101,9 +101,10 @@ def learn_observed(
     seen, parts = list[FloatArray](), list[Batch]()
     for number in range(config.rounds):
         epsilon = config.epsilon(number)
-        exploring = rules.model_copy(update={"exploration": Exploration(kind="epsilon", epsilon=epsilon)})
+        exploring = rule.model_copy(update={"exploration": Exploration(kind="epsilon", epsilon=epsilon)})
         player = Observing(environment, network)  # one of its own: what others play is not to be learned from
-        log = rollout(environment, player, config.users, stream_seed(seed, "observed", number), exploring)
+        policy = policy_of(player, environment, "online", exploring)
+        log = rollout(environment, policy, config.users, stream_seed(seed, "observed", number))
         parts.append(_transitions(log, environment, sum(map(len, seen)), config.users, gamma))
         seen += player.seen
         network = _learn(environment, config, settings, np.concatenate(seen), _joined(parts), seed)

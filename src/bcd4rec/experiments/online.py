@@ -6,7 +6,7 @@ recommendations, or with a data set and what that taught it.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,15 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.schema import Log
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.splits import SplitConfig
-from bcd4rec.data.states import FloatArray
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
-from bcd4rec.experiments.comparison import Contestant, contestant, slate_vectors
+from bcd4rec.experiments.comparison import random_policy, with_options
 from bcd4rec.experiments.fitting import Fitted, fit
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.policies.wrappers import speaking
+from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
-from bcd4rec.sim.rollout import RolloutConfig, as_log, rollout, with_ids, with_openings, write_log
+from bcd4rec.sim.rollout import Candidates, as_log, rollout, with_ids, with_openings, write_log
 
 
 class OnlineConfig(Config):
@@ -64,19 +62,20 @@ def learn_online(
     environment: Environment,
     config: OnlineConfig,
     settings: dict[str, Any],
-    rules: RolloutConfig,
+    rule: Mapping[str, Any],
     seed: int,
     tick: Tick = no_tick,
     known: Dataset | None = None,
+    candidates: Candidates = "all",
 ) -> Iterator[Round]:
     """Round by round. Whoever stops early has what was learned so far.
 
-    The train split of a `known` data set joins the logs of all rounds, and the agent that it taught plays the first.
+    `rule` changes the slates that the policies would make. The train split of a `known` data set joins the logs of all rounds, and the agent that it taught plays the first.
     """
-    player, vectors, logs = contestant("random", environment, None, seed), None, list[pl.DataFrame]()
+    player, logs = random_policy(environment), list[pl.DataFrame]()
     if known is not None:
         tick("learning from the log", 0.0)
-        player, vectors = _taught(fit(config.method, known, settings, seed), known, environment, rules)
+        player = map_policy(fit(config.method, known, settings, seed).whole(known), catalogue(environment))
         logs.append(logged_rows(known, environment))
     skips = known is None or known.states.skips.shape[1] > 0
     before = 0 if known is None else logs[0]["session_id"].n_unique()
@@ -84,12 +83,8 @@ def learn_online(
         for number in range(config.rounds):
             tick(f"round {number + 1} of {config.rounds}", number / config.rounds)
             epsilon = config.epsilon(number)
-            exploring = player.rules(rules).model_copy(
-                update={"exploration": Exploration(kind="epsilon", epsilon=epsilon)}
-                | ({} if vectors is not None else {"diversity": 0.0})
-            )
-            users = stream_seed(seed, "online", number)
-            log = rollout(environment, player.policy, config.users, users, exploring, vectors=vectors)
+            exploring = with_options(player, dict(rule)).with_rule(exploration={"kind": "epsilon", "epsilon": epsilon})
+            log = rollout(environment, exploring, config.users, stream_seed(seed, "online", number), candidates)
             met = per_session(log, environment.responses)
             log = with_ids(with_openings(log, environment), environment)
             log = log.with_columns(pl.col("session_id") + before + number * config.users)
@@ -99,16 +94,7 @@ def learn_online(
             fitted = fit(config.method, dataset, settings, seed)
             rate = 100.0 * float(met["targets"].sum()) / float(met["steps"].sum())
             yield Round(number, epsilon, rate, log, dataset, fitted)
-            player, vectors = _taught(fitted, dataset, environment, rules)
-
-
-def _taught(
-    fitted: Fitted, dataset: Dataset, environment: Environment, rules: RolloutConfig
-) -> tuple[Contestant, FloatArray | None]:
-    """Who plays the next round, and what makes its slates diverse."""
-    policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
-    player = Contestant(fitted.about["method"], policy, **fitted.about["history"])
-    return player, slate_vectors(environment, dataset) if rules.diversity else None
+            player = map_policy(fitted.whole(dataset), catalogue(environment))
 
 
 def logged_rows(dataset: Dataset, environment: Environment) -> pl.DataFrame:

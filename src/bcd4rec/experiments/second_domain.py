@@ -20,15 +20,16 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy, per_session
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, interval
 from bcd4rec.evaluation.summary import Evaluation, summarise
-from bcd4rec.experiments.comparison import BEHAVIOUR, ORACLE, RANDOM, Contestant, contestant
+from bcd4rec.experiments.comparison import BEHAVIOUR, ORACLE, RANDOM, contestant
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.online import OnlineConfig, learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.policies.policy import Policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, Logged
 from bcd4rec.sim.learned import Learned, LearnedConfig
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+from bcd4rec.sim.rollout import Candidates, rollout, with_openings
 
 BASELINES = (
     "popular",
@@ -47,7 +48,6 @@ AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
 ONLINE = "online"
 # Online learning goes on from the log, so that it need not find by chance what the log knows.
 ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
-RULES = RolloutConfig()
 
 
 def keep_to(folder: Path, run: dict[str, Any]) -> None:
@@ -83,12 +83,12 @@ def policies(
     rounds: OnlineConfig,
     seed: int,
     tick: Tick = no_tick,
-    rules: RolloutConfig = RULES,
+    candidates: Candidates = "all",
     settings: dict[str, Any] | None = None,
 ) -> dict[str, Path]:
     """The folder of every method's policy, learned now or in an earlier run.
 
-    `rules` are those of the evaluation, which online users obey, too; `settings` are the agents'.
+    `candidates` are those of the evaluation, which the online agent obeys, too; `settings` are the agents'.
     """
     settings = settings or {}
     names = [*BASELINES, *AGENTS, ONLINE]
@@ -97,7 +97,7 @@ def policies(
         if (folder / name).is_dir():
             continue
         if name == ONLINE:
-            *_, last = learn_online(user, rounds, settings, rules, seed, known=dataset)
+            *_, last = learn_online(user, rounds, settings, {}, seed, known=dataset, candidates=candidates)
             fitted, data = last.fitted, last.dataset
         else:
             fitted, data = fit(name, dataset, settings if name in AGENTS else {}, seed), dataset
@@ -125,22 +125,22 @@ def meet(
     users: int,
     seed: int,
     tick: Tick = no_tick,
-    rules: RolloutConfig = RULES,
+    candidates: Candidates = "all",
 ) -> dict[str, Row]:
     """Every policy on the same fresh users of `environment`, with its behaviour policy where it has one."""
     rows: dict[str, Row] = {}
     for number, name in enumerate([RANDOM, *folders, ORACLE]):
         tick(f"meeting users: {name}", number / (len(folders) + 2))
         player = contestant(str(folders.get(name, name)), environment, None, seed)
-        rows[name] = _row(name, player, environment, users, seed, rules)
+        rows[name] = _row(name, player, environment, users, seed, candidates)
     if isinstance(environment, Logged):
-        rows[BEHAVIOUR] = behaviour(environment, users, seed, rules)
+        rows[BEHAVIOUR] = behaviour(environment, users, seed)
     return rows
 
 
-def behaviour(environment: Environment, users: int, seed: int, rules: RolloutConfig = RULES) -> Row:
+def behaviour(environment: Environment, users: int, seed: int) -> Row:
     """The policy that writes the logs of an environment that has one; for a learned user the log's own lists."""
-    return _row(BEHAVIOUR, contestant(BEHAVIOUR, environment, None, seed), environment, users, seed, rules)
+    return _row(BEHAVIOUR, contestant(BEHAVIOUR, environment), environment, users, seed)
 
 
 def differences(rows: Mapping[str, Row], seed: int, to: str = BEHAVIOUR) -> dict[str, Interval]:
@@ -161,9 +161,10 @@ def told(rows: Mapping[str, Row], seed: int) -> dict[str, dict[str, Any]]:
     return table
 
 
-def _row(name: str, player: Contestant, environment: Environment, users: int, seed: int, rules: RolloutConfig) -> Row:
-    fresh = stream_seed(seed, "evaluation")
-    log = rollout(environment, player.policy, users, fresh, player.rules(rules))
+def _row(
+    name: str, policy: Policy, environment: Environment, users: int, seed: int, candidates: Candidates = "all"
+) -> Row:
+    log = rollout(environment, policy, users, stream_seed(seed, "evaluation"), candidates)
     found = summarise(name, log, environment.responses, environment.n_items, seed)
     sessions = per_session(log, environment.responses)
     if environment.categories is None:

@@ -184,7 +184,7 @@ def _try(
         fitted = fit(method, dataset, given | chosen, seed, _Share(tick, number, wanted))
     except DivergenceError as error:
         return Trial(number, chosen, time.monotonic() - began, reason=str(error))
-    found = recall(fitted.policy, dataset, HELD_OUT, seed=seed).interval
+    found = recall(fitted.scorer, dataset, HELD_OUT, seed=seed).interval
     return Trial(number, chosen, time.monotonic() - began, fitted.reports[-1].q_bar, *found)
 
 

@@ -23,9 +23,10 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator, stream_seed
+from bcd4rec.policies.policy import Memory
 from bcd4rec.sim.environment import Environment, catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+from bcd4rec.sim.rollout import Oracle, policy_of, rollout
 
 Unit = Literal["item", "slate"]
 Returns = NDArray[np.float64]
@@ -83,7 +84,8 @@ def value_distributions(
     fresh = stream_seed(seed, "value distribution", "users")
     members = _members(environment, chosen, users, fresh)
     pool = 1 + max(int(rows.max()) for rows in members)
-    log = rollout(environment, BeginsWith(environment, item), pool, fresh, RolloutConfig(skips=1))
+    begins = policy_of(BeginsWith(environment, item), environment, "oracle", memory=Memory(skips=1))
+    log = rollout(environment, begins, pool, fresh)
     returns = _returns(log, environment, dataset)
     state = States.empty(1, dataset.states.positives.shape[1], dataset.states.skips.shape[1])
     asked = known[[item]]

@@ -18,16 +18,16 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Judgement, Ranker, Values, logged_cases, logged_order, values_of
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
-from bcd4rec.experiments.comparison import ORACLE, Contestant, contestant, default_policy, slate_vectors
+from bcd4rec.experiments.comparison import ORACLE, contestant, default_policy, with_options
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.second_domain import keep_to
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.uniform import Uniform
-from bcd4rec.policies.wrappers import speaking
+from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig, preset
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset as shop_preset
 
@@ -36,7 +36,6 @@ LOG = "log"
 SESSIONS = 2000
 SHOP_SESSIONS = 4872  # of thirty days at the scale of the paper's second domain
 RESPONSE = "response"
-RULES = RolloutConfig()
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,15 @@ class World:
         writer = contestant(default_policy(environment), environment, None, seed)
         if self.logger is not None:
             random = self._played(environment, writer, stream_seed(seed, "first log"))
-            policy = fit(self.logger, _dataset(random, environment, seed), seed=seed).policy
-            writer = Contestant(self.logger, policy, Exploration(kind="epsilon", epsilon=self.epsilon))
+            learned = _learned(self.logger, _dataset(random, environment, seed), environment, seed)
+            # As loggers of older logs were: no rule of its own, so that what is learned from it is the method's doing.
+            writer = learned.with_rule(
+                diversity=0.0, after_skip="repeat", exploration={"kind": "epsilon", "epsilon": self.epsilon}
+            )
         return self._played(environment, writer, stream_seed(seed, LOG))
 
-    def _played(self, environment: Environment, writer: Contestant, seed: int) -> pl.DataFrame:
-        log = rollout(environment, writer.policy, self.sessions, seed, writer.rules(RolloutConfig()))
+    def _played(self, environment: Environment, writer: Policy, seed: int) -> pl.DataFrame:
+        log = rollout(environment, writer, self.sessions, seed)
         return with_ids(with_openings(log, environment), environment)
 
 
@@ -102,13 +104,14 @@ def run(
     seeds: int = 3,
     users: int = 1000,
     tick: Tick = no_tick,
-    rules: RolloutConfig = RULES,
+    rule: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """All results, those that `out` holds already among them. `logs` are prepared data sets by name.
 
-    A folder holds results of one set of methods, users and rules: others are refused, not mixed in.
+    A folder holds results of one set of methods, users and rules: others are refused, not mixed in. `rule` is what the
+    command line says about slates, in place of what each policy has chosen from its log.
     """
-    keep_to(out, {"methods": list(methods), "users": users, "rules": rules.model_dump(mode="json")})
+    keep_to(out, {"methods": list(methods), "users": users, "rule": dict(rule or {})})
     cells = [(name, seed) for name in [*worlds, *logs] for seed in range(seeds)]
     for place, (name, seed) in enumerate(cells):
         path = out / f"{name}-{seed}.json"
@@ -121,14 +124,14 @@ def run(
         if name in logs:
             found = _on_log(logs[name], methods, seed, share)
         else:
-            found = _on_users(name, methods, seed, users, share, rules)
+            found = _on_users(name, methods, seed, users, share, rule or {})
         with atomic_file(path, force=True) as partial:
             write_json(partial, found)
     return {name: [read_json(out / f"{name}-{seed}.json") for seed in range(seeds)] for name in [*worlds, *logs]}
 
 
 def _on_users(
-    name: str, methods: Sequence[str], seed: int, users: int, tick: Tick, rules: RolloutConfig
+    name: str, methods: Sequence[str], seed: int, users: int, tick: Tick, rule: Mapping[str, Any]
 ) -> dict[str, Any]:
     world = WORLDS[name]
     environment = world.environment()
@@ -140,11 +143,16 @@ def _on_users(
     tables: dict[str, pl.DataFrame] = {}
     chosen: dict[str, Any] = {}
     fresh = stream_seed(seed, "evaluation")
-    vectors = slate_vectors(environment, dataset) if rules.diversity else None
     for number, method in enumerate([*methods, ORACLE]):
         tick(method, number / (len(methods) + 1))
-        player = _player(method, dataset, environment, seed, chosen)
-        played = rollout(environment, player.policy, users, fresh, player.rules(rules), vectors=vectors)
+        if method == ORACLE:
+            policy = contestant(ORACLE, environment)
+        else:
+            policy = _learned(method, dataset, environment, seed)
+            chosen[method] = {key: policy.about.get(key) for key in ("search", "rule")} | {
+                "slates": policy.rule.model_dump(mode="json")
+            }
+        played = rollout(environment, with_options(policy, dict(rule)), users, fresh)
         tables[method] = per_session(played, environment.responses)
     values = {method: interval(table, RATE, seed)._asdict() for method, table in tables.items()}
     apart = {
@@ -152,20 +160,12 @@ def _on_users(
         for method, table in tables.items()
         if RESPONSE in tables and method != RESPONSE
     }
-    how = {"after_skip": rules.after_skip, "diversity": rules.diversity}
-    told = {"measure": "rate", "title": world.title, "rules": how, "log": interval(written, RATE, seed)._asdict()}
+    told = {"measure": "rate", "title": world.title, "rule": dict(rule), "log": interval(written, RATE, seed)._asdict()}
     return told | {"values": values, "to response": apart, "chosen": chosen}
 
 
-def _player(method: str, dataset: Dataset, environment: Environment, seed: int, chosen: dict[str, Any]) -> Contestant:
-    if method == ORACLE:
-        return contestant(ORACLE, environment, None, seed)
-    fitted = fit(method, dataset, seed=seed)
-    if "search" in fitted.about:
-        chosen[method] = fitted.about["search"]
-    policy = speaking(fitted.policy, dataset.vocabulary, catalogue(environment))
-    length, skips = dataset.states.positives.shape[1], dataset.states.skips.shape[1]
-    return Contestant(method, policy, length=length, skips=skips)
+def _learned(method: str, dataset: Dataset, environment: Environment, seed: int) -> Policy:
+    return map_policy(fit(method, dataset, seed=seed).whole(dataset), catalogue(environment))
 
 
 def held_out(dataset: Dataset, folder: Path) -> str:
@@ -189,7 +189,7 @@ def _on_log(folder: Path, methods: Sequence[str], seed: int, tick: Tick) -> dict
         fitted = fit(method, dataset, seed=seed)
         if "search" in fitted.about:
             chosen[method] = fitted.about["search"]
-        values[method] = values_of(Ranker(method, fitted.policy), cases)
+        values[method] = values_of(Ranker(method, fitted.scorer), cases)
     judged = Judgement(cases, values, {}, seed)
     found = {name: one for name in values if (one := judged.interval(name)) is not None}
     apart = {

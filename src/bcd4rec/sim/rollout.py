@@ -1,7 +1,7 @@
 """Play a policy against simulated users and write what happened as a canonical impression log."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import numpy as np
 import polars as pl
@@ -11,15 +11,24 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies.policy import Policy, not_again
-from bcd4rec.policies.slates import SlateRule
+from bcd4rec.policies.policy import Memory, Policy, not_again
 from bcd4rec.policies.scorer import Scorer
+from bcd4rec.policies.slates import SlateRule
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import Environment, Supported, catalogue, categories_sought, openings, origin_of
 
 Candidates = Literal["all", "category"]
 """What may be recommended: every item, or those of the `category` of what the user clicked first, as a search in a city
 is answered with places of that city; users who clicked nothing get all."""
+MEMORY = Memory()
+
+
+def as_candidates(name: str) -> Candidates:
+    """The option of this name; another is bad input."""
+    for known in get_args(Candidates):
+        if name == known:
+            return cast(Candidates, name)
+    raise InputError(f"--candidates: found {name!r}, expected {' or '.join(get_args(Candidates))}.")
 
 
 class Oracle:
@@ -40,10 +49,12 @@ class Oracle:
         return np.where(candidates == PAD, np.float32(-np.inf), chosen)
 
 
-def policy_of(scorer: Scorer, environment: Environment, name: str, rule: SlateRule | None = None) -> Policy:
+def policy_of(
+    scorer: Scorer, environment: Environment, name: str, rule: SlateRule | None = None, memory: Memory = MEMORY
+) -> Policy:
     """A policy that has learned from no log: it shows what the environment allows."""
     rule = rule or SlateRule(unavailable=environment.unavailable)
-    return Policy(scorer, catalogue(environment), rule=rule, responses=environment.responses, about={"method": name})
+    return Policy(scorer, catalogue(environment), memory, rule, environment.responses, about={"method": name})
 
 
 def rollout(

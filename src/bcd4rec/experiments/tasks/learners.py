@@ -14,7 +14,7 @@ from bcd4rec.experiments.tasks.logs import AnyLog, Settings, dataset_of
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.sim.learned import Learned, LearnedConfig
-from bcd4rec.sim.rollout import RolloutConfig
+from bcd4rec.sim.rollout import as_candidates
 
 COSTS = {
     "popular": 1.0,
@@ -72,7 +72,7 @@ class Trained(Task):
         fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared())
         (folder / "policy").mkdir()
         fitted.save(dataset, folder / "policy")
-        found = recall(fitted.policy, dataset, "validation", 3, self.seed)
+        found = recall(fitted.scorer, dataset, "validation", 3, self.seed)
         q_bar = fitted.about.get("training", {}).get("q_bar")
         write_json(folder / "offline.json", {"q_bar": q_bar, "recall@3": found.interval.value})
 
@@ -95,10 +95,10 @@ class TrainedOnline(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         dataset = dataset_of(self.user.log, store)
-        rules = RolloutConfig.parse({"candidates": self.candidates}, "candidates")
         config = ROUNDS.model_copy(update={"rounds": self.rounds, "users": self.users})
         settings = dict(self.settings)
-        *_, last = learn_online(learned_user(self.user, store), config, settings, rules, self.seed, known=dataset)
+        user, candidates = learned_user(self.user, store), as_candidates(self.candidates)
+        *_, last = learn_online(user, config, settings, {}, self.seed, known=dataset, candidates=candidates)
         (folder / "policy").mkdir()
         last.fitted.save(last.dataset, folder / "policy")
 

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import polars as pl
 
 from bcd4rec.artifacts import content_hash, read_json, write_json
@@ -16,21 +15,19 @@ from bcd4rec.data.sessions import no_tick
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.comparison import contestant, slate_vectors
+from bcd4rec.experiments.comparison import contestant, random_policy
 from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout, write_log
+from bcd4rec.sim.rollout import rollout, write_log
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 from bcd4rec.sim.shop_raw import RawWriter
 from bcd4rec.sim.traffic import TrafficConfig, traffic
 
 Settings = tuple[tuple[str, Any], ...]  # of a method or a reader, in place of its defaults
-RECSIM_RULES = RolloutConfig(after_skip="exclude", diversity=1.0)  # the same for all policies
 CHECKPOINT_USERS = 500  # whom a checkpoint meets to be chosen
 
 
@@ -53,11 +50,10 @@ class Checkpoints(Task):
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.users, last_epsilon=self.last_epsilon)
         found = []
-        for one in learn_online(environment, config, dict(self.settings), RECSIM_RULES, self.seed):
+        for one in learn_online(environment, config, dict(self.settings), {}, self.seed):
             path = folder / f"round-{one.number + 1}"
             path.mkdir()
             one.fitted.save(one.dataset, path)
-            np.save(path / "vectors.npy", np.asarray(slate_vectors(environment, one.dataset)))
             epsilon = config.epsilon(min(one.number + 1, self.rounds - 1))  # with which it meets the next round
             player = Checkpoint(path, epsilon)
             rate = player.rate(environment, stream_seed(self.seed, "checkpoint"))
@@ -73,10 +69,9 @@ class Checkpoint:
     epsilon: float
 
     def play(self, environment: Environment, users: int, seed: int) -> pl.DataFrame:
-        player = contestant(str(self.folder), environment, None, 0)
-        exploration = Exploration(kind="epsilon", epsilon=self.epsilon) if self.epsilon else Exploration()
-        rules = player.rules(RECSIM_RULES).model_copy(update={"exploration": exploration})
-        return rollout(environment, player.policy, users, seed, rules, vectors=np.load(self.folder / "vectors.npy"))
+        policy = contestant(str(self.folder), environment)
+        exploring = policy.with_rule(exploration={"kind": "epsilon", "epsilon": self.epsilon})
+        return rollout(environment, exploring, users, seed)
 
     def rate(self, environment: Environment, seed: int) -> float:
         log = self.play(environment, CHECKPOINT_USERS, seed)
@@ -109,8 +104,7 @@ class RecSimLog(Task):
         if self.checkpoints is not None and self.rate is not None:
             chosen = Checkpoint.nearest(store.path(self.checkpoints), self.rate)
             return chosen.play(environment, users, seed)
-        random = contestant("random", environment, None, self.seed)
-        return rollout(environment, random.policy, users, seed, random.rules(RolloutConfig()))
+        return rollout(environment, random_policy(environment), users, seed)
 
     def make(self, folder: Path, store: Store) -> None:
         log = folder / "log.parquet"
@@ -137,10 +131,9 @@ class ShopLog(Task):
         shop = Shop(preset("pages"))
         raw = folder / "raw"
         raw.mkdir()
-        player = contestant("behaviour", shop, None, self.seed)
         config = TrafficConfig(days=self.days, scale=self.scale)
         with RawWriter(raw, shop.catalogue, self.seed, origin=shop.origin) as writer:
-            for day in traffic(shop, player.policy, player.rules(RolloutConfig()), config, self.seed):
+            for day in traffic(shop, contestant("behaviour", shop), config, self.seed):
                 writer.write(day)
         _prepare_raw(raw, "diginetica", {"cut": "none"}, {}, folder, self.seed)
 

@@ -9,17 +9,18 @@ import polars as pl
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, popularity_curve, rate_name
 from bcd4rec.evaluation.summary import summarise
-from bcd4rec.experiments.comparison import contestant, slate_vectors
+from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.observed import learn_observed
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
-from bcd4rec.experiments.tasks.logs import RECSIM_RULES, RecSimLog, Settings, ShopLog, dataset_of
+from bcd4rec.experiments.tasks.logs import RecSimLog, Settings, ShopLog
+from bcd4rec.policies.slates import SlateRule
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
+from bcd4rec.sim.rollout import as_candidates, policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop
 
 RANKS = 1000  # how much of a popularity curve is kept
@@ -63,11 +64,8 @@ class Met(Task):
         if self.player == "behaviour" and isinstance(self.world, RecSimLog):
             return self.world.behaviour(self.users, fresh, store)
         name = self.player if isinstance(self.player, str) else str(store.path(self.player) / "policy")
-        player = contestant("oracle" if name == "filter" else name, environment, None, self.seed)
-        rules, vectors = RolloutConfig.parse({"candidates": self.candidates}, "candidates"), None
-        if isinstance(self.world, RecSimLog):
-            rules, vectors = RECSIM_RULES, slate_vectors(environment, dataset_of(self.world, store))
-        return rollout(environment, player.policy, self.users, fresh, player.rules(rules), vectors=vectors)
+        policy = contestant("oracle" if name == "filter" else name, environment, None, self.seed)
+        return rollout(environment, policy, self.users, fresh, as_candidates(self.candidates))
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,10 @@ class MetSeeing(Task):
     def make(self, folder: Path, store: Store) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.round_users)
-        rules = RolloutConfig(after_skip=RECSIM_RULES.after_skip)
-        *_, last = learn_observed(environment, config, dict(self.settings), rules, self.seed)
-        vectors = slate_vectors(environment, dataset_of(self.world, store))
-        fresh = stream_seed(self.seed, "evaluation")
-        log = rollout(environment, last.policy, self.users, fresh, RECSIM_RULES, vectors=vectors)
+        rule = SlateRule(after_skip="exclude", unavailable=environment.unavailable)
+        *_, last = learn_observed(environment, config, dict(self.settings), rule, self.seed)
+        policy = policy_of(last.scorer, environment, "online", rule)
+        log = rollout(environment, policy, self.users, stream_seed(self.seed, "evaluation"))
         _write(folder, "online", log, environment, self.seed)
 
 
