@@ -498,3 +498,19 @@ def test_a_reader_that_goes_away(log: Path, options: list[str], unbuffered: str)
     assert process.stderr.read() == ""
     assert process.wait(timeout=60) == 0
     process.stderr.close()
+
+
+@pytest.mark.parametrize("command", [["reproduce", "table1", "--quick"], ["benchmark", "users", "data", "--out", "x"]])
+def test_without_the_checkout_the_reproduction_says_where_it_is(command, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "bcd4rec").symlink_to(Path(bcd4rec.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-m", "bcd4rec.cli", *command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "lib")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install -e" in done.stderr

@@ -14,7 +14,7 @@ import pytest
 import bcd4rec
 from bcd4rec.artifacts import read_json
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.grid import Store, Task, code_version, plan, run
+from bcd4rec.runner.grid import Store, Task, code_version, plan, run
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ def test_other_code_is_noticed_and_may_be_kept(tmp_path):
 
 
 def test_the_version_of_the_code_is_of_what_results_depend_on(tmp_path, monkeypatch):
-    for name in ("__init__.py", "models/heads.py", "report/page.py", "experiments/paper/table1.py"):
+    for name in ("__init__.py", "models/heads.py", "report/page.py", "commands/train.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("one = 1\n")
     monkeypatch.setattr(bcd4rec, "__file__", str(tmp_path / "__init__.py"))
     before = code_version()
-    for name in ("report/page.py", "experiments/paper/table1.py"):
+    for name in ("report/page.py", "commands/train.py"):
         (tmp_path / name).write_text("two = 2\n")
         assert code_version() == before
     (tmp_path / "models/heads.py").write_text("two = 2\n")
@@ -148,7 +148,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_grid import Number, Total
-from bcd4rec.experiments.grid import Store, run
+from bcd4rec.runner.grid import Store, run
 
 if __name__ == "__main__":
     quick = [Number(value) for value in range(5)]

@@ -15,13 +15,13 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import agents, fit
-from bcd4rec.experiments.grid import Store, plan, run
-from bcd4rec.experiments.paper import figure1, printed, studies, table1
-from bcd4rec.experiments.paper.reproduction import reproduce
-from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.studies import Laboratory, Run, Studies
-from bcd4rec.experiments.paper.writing import judge
-from bcd4rec.experiments.tasks.logs import Checkpoint
+from bcd4rec.runner.grid import Store, plan, run
+from reproduction import figure1, printed, studies, table1
+from reproduction.findings import reproduce
+from reproduction.results import Meetings, Results
+from reproduction.studies import Laboratory, Run, Studies
+from reproduction.tasks.logs import Checkpoint
+from reproduction.writing import judge
 from test_cli import run_here
 
 TINY = {
@@ -52,7 +52,7 @@ def test_every_study_has_a_finding_and_every_run_can_be_begun():
     for quick in (True, False):
         lab = Laboratory(quick, sources=(("trivago", Path(__file__)), ("diginetica", Path(__file__).parent)))
         for study in studies.names():
-            assert callable(importlib.import_module(f"bcd4rec.experiments.paper.{study}").finding)
+            assert callable(importlib.import_module(f"reproduction.{study}").finding)
             for one in lab.runs(study):
                 if one.method in agents():
                     agents()[one.method].parse(dict(lab.trained(one, 0).settings), study)

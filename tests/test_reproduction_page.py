@@ -10,7 +10,6 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
-from bcd4rec.commands._findings import show_finding
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Entry, Finding, Grid, Points, Reproduction
 from bcd4rec.report import plots
@@ -20,6 +19,7 @@ from bcd4rec.report.page import wordy
 from bcd4rec.report.reproduction import QUICK, tally, write_reproduction
 from browser import CHROMIUM, Browser, browser
 from markup import Structure, assert_loads_nothing, assert_references_resolve
+from reproduction.terminal import show_finding
 from reproduction_example import BETAS, LONG, NASTY, reproduction
 
 DRAWN = 8  # plots of the example that have points

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bcd4rec.commands._domain import _table
+from bcd4rec.artifacts import keep_to
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
@@ -16,9 +16,10 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.summary import Evaluation
-from bcd4rec.experiments import second_domain as domain
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.sim.rollout import RolloutConfig
+from reproduction import second_domain as domain
+from reproduction.benchmark_users import _table
 from test_learned_user import SETTINGS, SPLIT, log
 
 NONE = Interval(0.0, 0.0, 0.0)
@@ -56,10 +57,10 @@ def test_the_logged_rate_is_that_of_the_period(dataset: Dataset) -> None:
 
 
 def test_runs_are_not_mixed(tmp_path: Path) -> None:
-    domain.keep_to(tmp_path / "run", {"seed": 0})
-    domain.keep_to(tmp_path / "run", {"seed": 0})
+    keep_to(tmp_path / "run", {"seed": 0})
+    keep_to(tmp_path / "run", {"seed": 0})
     with pytest.raises(InputError, match="another run"):
-        domain.keep_to(tmp_path / "run", {"seed": 1})
+        keep_to(tmp_path / "run", {"seed": 1})
 
 
 def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ from bcd4rec.data.schema import Log
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.value_distribution import ValueDistributions, value_distributions
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import RolloutConfig, rollout
+from reproduction.value_distribution import ValueDistributions, value_distributions
 
 USERS, GAMMA, SEED = 9, 0.8, 3
 SMALL = InterestEvolutionConfig(categories=5, items=23, slate_size=4, horizon=6)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bcd4rec.commands import _domain, _worlds
+from bcd4rec.commands import _checkout, _worlds
 from bcd4rec.commands._options import Force, Json, Seed, Threads
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ EPILOG = "Example:  bcd4rec benchmark sessions --data diginetica/ --method stan 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Measure methods on data that others have measured too.")
     group.command("sessions", epilog=EPILOG)(sessions)
-    group.command("users", epilog=_domain.EPILOG)(_domain.users)
+    _checkout.add(group, "benchmark_users", "users", "benchmark users")
     group.command("worlds", epilog=_worlds.EPILOG)(_worlds.worlds)
     app.add_typer(group, name="benchmark")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from bcd4rec.artifacts import atomic_file, read_json, write_json
+from bcd4rec.artifacts import atomic_file, keep_to, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
@@ -20,7 +20,6 @@ from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
 from bcd4rec.experiments.comparison import ORACLE, contestant, default_policy, with_options
 from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.second_domain import keep_to
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.vocabulary_mapping import map_policy

@@ -14,13 +14,13 @@ from pydantic import Field
 from bcd4rec.agents.presets import preset
 from bcd4rec.config import Config
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.grid import Task
-from bcd4rec.experiments.paper.domains import DOMAINS, Domain, Sizes
-from bcd4rec.experiments.second_domain import AGENTS
-from bcd4rec.experiments.tasks.distributions import Distributions
-from bcd4rec.experiments.tasks.learners import Trained
-from bcd4rec.experiments.tasks.logs import AnyLog, RecSimLog, Settings
-from bcd4rec.experiments.tasks.meetings import Meeting, Met
+from bcd4rec.runner.grid import Task
+from reproduction.domains import DOMAINS, Domain, Sizes
+from reproduction.second_domain import AGENTS
+from reproduction.tasks.distributions import Distributions
+from reproduction.tasks.learners import Trained
+from reproduction.tasks.logs import AnyLog, RecSimLog, Settings
+from reproduction.tasks.meetings import Meeting, Met
 
 World = Literal["learned", "true"]
 
@@ -68,7 +68,7 @@ class Studies(Config):
 
 @cache
 def load() -> Studies:
-    text = files("bcd4rec.experiments.paper").joinpath("studies.toml").read_text(encoding="utf-8")
+    text = files("reproduction").joinpath("studies.toml").read_text(encoding="utf-8")
     return Studies.parse(tomllib.loads(text), "studies.toml")
 
 

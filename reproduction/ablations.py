@@ -2,9 +2,9 @@
 
 from bcd4rec.evaluation.findings import Chart, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.studies import Run
-from bcd4rec.experiments.paper.writing import ABSENT, entry, signed
+from reproduction.results import Meetings, Results
+from reproduction.studies import Run
+from reproduction.writing import ABSENT, entry, signed
 
 METHOD = "bcd4rec"
 WORDS = {

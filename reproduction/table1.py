@@ -7,10 +7,10 @@ from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.paired_tests import compare_paired
 from bcd4rec.evaluation.statistics import RATE, Interval
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper import printed
-from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.studies import Run, World
-from bcd4rec.experiments.paper.writing import claim, entry, signed, spread, with_bounds
+from reproduction import printed
+from reproduction.results import Meetings, Results
+from reproduction.studies import Run, World
+from reproduction.writing import claim, entry, signed, spread, with_bounds
 
 ENDS = ("random", "behaviour", "filter", "online", "oracle")
 TWINS = {"dqn": "bcq", "qrdqn": "qrbcq", "iqn": "bcd4rec"}  # without and with the constraint

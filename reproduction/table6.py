@@ -7,9 +7,9 @@ import numpy as np
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper import printed
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.writing import claim
+from reproduction import printed
+from reproduction.results import Results
+from reproduction.writing import claim
 
 DOMAIN = "recsim-2"
 UNITS = {"item": "one shown item a step, as the agents count", "slate": "the mean over a step's items"}

@@ -7,14 +7,14 @@ from typing import ClassVar
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.grid import Store, Task
 from bcd4rec.experiments.online import learn_online
-from bcd4rec.experiments.second_domain import ROUNDS
-from bcd4rec.experiments.tasks.logs import AnyLog, Settings, dataset_of
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.runner.grid import Store, Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import as_candidates
+from reproduction.second_domain import ROUNDS
+from reproduction.tasks.logs import AnyLog, Settings, dataset_of
 
 COSTS = {
     "popular": 1.0,

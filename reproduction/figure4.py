@@ -1,9 +1,9 @@
 """Figure 4: the threshold β and the number of quantiles K, online and offline."""
 
 from bcd4rec.evaluation.findings import Chart, Finding, Points
-from bcd4rec.experiments.paper import sweep
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.table4 import LETTERS
+from reproduction import sweep
+from reproduction.results import Results
+from reproduction.table4 import LETTERS
 
 
 def finding(results: Results) -> Finding:

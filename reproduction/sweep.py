@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.studies import Run
+from reproduction.results import Results
+from reproduction.studies import Run
 
 METHODS = ("bcq", "qrbcq", "bcd4rec")
 METRICS = {"recall@3": "R@3", "q_bar": "Q̄"}

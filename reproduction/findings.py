@@ -13,10 +13,10 @@ from typing import Any
 import bcd4rec
 from bcd4rec.artifacts import library_versions
 from bcd4rec.evaluation.findings import Finding, Grid, Reproduction
-from bcd4rec.experiments.grid import Store, Task, plan
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.studies import Laboratory
-from bcd4rec.experiments.tasks.learners import Trained
+from bcd4rec.runner.grid import Store, Task, plan
+from reproduction.results import Results
+from reproduction.studies import Laboratory
+from reproduction.tasks.learners import Trained
 
 
 def reproduce(
@@ -30,7 +30,7 @@ def reproduce(
 
 def _finding(study: str, results: Results) -> Finding:
     """Without the tables of domains that have no runs, and with a word where there are fewer seeds than in table 1."""
-    found: Finding = import_module(f"bcd4rec.experiments.paper.{study}").finding(results)
+    found: Finding = import_module(f"reproduction.{study}").finding(results)
     seeds = ", ".join(map(str, results.seeds))
     fewer = [f"Seeds of these runs: {seeds}."] if len(results.seeds) < results.lab.sizes.seeds else []
     return replace(found, grids=[grid for grid in found.grids if grid.rows], prose=[*found.prose, *fewer])

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from bcd4rec.artifacts import write_json
-from bcd4rec.experiments.grid import Store, Task
-from bcd4rec.experiments.tasks.learners import Trained
-from bcd4rec.experiments.tasks.logs import RecSimLog, dataset_of
-from bcd4rec.experiments.value_distribution import Distributional, value_distributions
 from bcd4rec.policies import bundle
+from bcd4rec.runner.grid import Store, Task
 from bcd4rec.sim.interest_evolution import InterestEvolution
+from reproduction.tasks.learners import Trained
+from reproduction.tasks.logs import RecSimLog, dataset_of
+from reproduction.value_distribution import Distributional, value_distributions
 
 
 @dataclass(frozen=True)

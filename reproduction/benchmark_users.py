@@ -39,15 +39,15 @@ def users(
     """All baselines, six agents and an online agent on learned users, and on the true ones where they are known."""
     import torch
 
-    from bcd4rec.artifacts import atomic_file, write_json
+    from bcd4rec.artifacts import atomic_file, keep_to, write_json
     from bcd4rec.commands._options import make_environment
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
-    from bcd4rec.experiments import second_domain as domain
     from bcd4rec.sim.learned import LearnedConfig
     from bcd4rec.sim.rollout import as_candidates
+    from reproduction import second_domain as domain
 
     torch.set_num_threads(1)
     data = Dataset.load(dataset)
@@ -59,7 +59,7 @@ def users(
         parse_settings(settings),
     )
     how = {"candidates": candidates, "preset": preset, "user": of_user, "agents": of_agents}
-    domain.keep_to(out, {"data": data.content_hash, "seed": seed, "rounds": rounds} | how)
+    keep_to(out, {"data": data.content_hash, "seed": seed, "rounds": rounds} | how)
     with progress() as tick:
         user = domain.learned_user(data, out / "user", seed, tick, of_user, played)
         online = domain.ROUNDS.model_copy(update={"rounds": rounds})
@@ -89,7 +89,7 @@ def users(
 def _table(found: dict[str, Any]) -> "Table":
     from rich.table import Table
 
-    from bcd4rec.experiments.paper.printed import TABLE1
+    from reproduction.printed import TABLE1
 
     rate, learned, paper = found["rate"], found["learned"], TABLE1["DN"]
     low, high = learned["behaviour"][rate], learned["oracle"][rate]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from bcd4rec.evaluation.findings import Claim, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import number
-from bcd4rec.experiments.paper.results import Meetings
+from reproduction.results import Meetings
 
 ABSENT = "–"
 

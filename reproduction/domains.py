@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from bcd4rec.config import Config
-from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User
-from bcd4rec.experiments.tasks.logs import AnyLog, Checkpoints, RealLog, RecSimLog, Settings, ShopLog
-from bcd4rec.experiments.tasks.meetings import Meeting, Met, MetSeeing
+from reproduction.tasks.learners import Trained, TrainedOnline, User
+from reproduction.tasks.logs import AnyLog, Checkpoints, RealLog, RecSimLog, Settings, ShopLog
+from reproduction.tasks.meetings import Meeting, Met, MetSeeing
 
 
 class Sizes(Config):

@@ -6,9 +6,9 @@ from bcd4rec.evaluation.correlation import Correlation, correlate
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper import printed, sweep
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.writing import ABSENT, bounds, claim
+from reproduction import printed, sweep
+from reproduction.results import Results
+from reproduction.writing import ABSENT, bounds, claim
 
 
 class Swept(NamedTuple):

@@ -2,10 +2,10 @@
 
 from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.experiments.paper import sweep
-from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.studies import Run
-from bcd4rec.experiments.paper.writing import claim, entry, signed
+from reproduction import sweep
+from reproduction.results import Meetings, Results
+from reproduction.studies import Run
+from reproduction.writing import claim, entry, signed
 
 STARTS = ("none", "item2vec", "srgnn")
 Found = dict[str, dict[str, Meetings]]  # method -> start

@@ -5,9 +5,9 @@ import polars as pl
 
 from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper.results import Meetings, Results
-from bcd4rec.experiments.paper.table1 import TWINS
-from bcd4rec.experiments.paper.writing import claim, spread
+from reproduction.results import Meetings, Results
+from reproduction.table1 import TWINS
+from reproduction.writing import claim, spread
 
 BANDS = 10  # of categories, by popularity
 RANKS = {"shop": 850, "recsim-2": 200}  # as many of the most shown items as the paper draws

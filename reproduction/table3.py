@@ -4,10 +4,10 @@ from typing import Any
 
 from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.evaluation.findings import Finding, Grid
-from bcd4rec.experiments.paper import printed
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.studies import load
-from bcd4rec.experiments.tasks.logs import AnyLog, Checkpoints, RecSimLog
+from reproduction import printed
+from reproduction.results import Results
+from reproduction.studies import load
+from reproduction.tasks.logs import AnyLog, Checkpoints, RecSimLog
 
 SEED = 0  # the data of the other seeds differ by luck alone
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.studies import Run
-from bcd4rec.experiments.paper.table1 import Column, above_behaviour, columns_of, order
-from bcd4rec.experiments.paper.writing import entry, signed
+from reproduction.results import Results
+from reproduction.studies import Run
+from reproduction.table1 import Column, above_behaviour, columns_of, order
+from reproduction.writing import entry, signed
 
 
 def finding(results: Results) -> Finding:

@@ -30,7 +30,6 @@ WITHOUT_RESULTS = (
     "report",
     "serving",
     "evaluation/findings.py",
-    "experiments/paper",
 )
 
 

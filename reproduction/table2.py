@@ -3,8 +3,8 @@
 from bcd4rec.evaluation.findings import Finding, Grid
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import agents
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.second_domain import AGENTS
+from reproduction.results import Results
+from reproduction.second_domain import AGENTS
 
 
 def finding(results: Results) -> Finding:

@@ -10,10 +10,10 @@ import polars as pl
 
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
-from bcd4rec.experiments.grid import Store
-from bcd4rec.experiments.paper.studies import Laboratory, Run, World
-from bcd4rec.experiments.tasks.learners import Trained
-from bcd4rec.experiments.tasks.meetings import Meeting
+from bcd4rec.runner.grid import Store
+from reproduction.studies import Laboratory, Run, World
+from reproduction.tasks.learners import Trained
+from reproduction.tasks.meetings import Meeting
 
 
 @dataclass(frozen=True)

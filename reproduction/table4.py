@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from bcd4rec.evaluation.findings import Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
-from bcd4rec.experiments.paper import printed, sweep
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.second_domain import AGENTS
+from reproduction import printed, sweep
+from reproduction.results import Results
+from reproduction.second_domain import AGENTS
 
 COLUMNS = ["method", "by Q̄", "by R@3", "the paper's, by Q̄", "best rate", "worst rate", "settings"]
 RATES = {"learning_rate": (0.003, 0.003)}

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bcd4rec.evaluation.findings import Chart, Finding, Points
-from bcd4rec.experiments.paper.results import Results
-from bcd4rec.experiments.paper.table6 import distributions
+from reproduction.results import Results
+from reproduction.table6 import distributions
 
 SHARES = np.linspace(0.02, 0.98, 49)  # of the users
 

@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from bcd4rec.artifacts import MANIFEST, atomic_directory, atomic_file, read_json, write_json
+from bcd4rec.artifacts import atomic_directory
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy, per_session
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, interval
 from bcd4rec.evaluation.summary import Evaluation, summarise
@@ -48,16 +47,6 @@ AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
 ONLINE = "online"
 # Online learning goes on from the log, so that it need not find by chance what the log knows.
 ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
-
-
-def keep_to(folder: Path, run: dict[str, Any]) -> None:
-    """Begin a run in `folder`, or make sure that what is kept there is of the same run."""
-    if not (folder / MANIFEST).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / MANIFEST) as path:
-            write_json(path, run)
-    elif (kept := read_json(folder / MANIFEST)) != run:
-        raise InputError(f"{folder} holds another run ({kept}), but this one is {run}; choose another --out.")
 
 
 def learned_user(

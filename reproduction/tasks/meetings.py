@@ -10,18 +10,18 @@ from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, popularity_curve, rate_name
 from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant
-from bcd4rec.experiments.grid import Store, Task
-from bcd4rec.experiments.observed import learn_observed
 from bcd4rec.experiments.online import OnlineConfig
-from bcd4rec.experiments.tasks.learners import Trained, TrainedOnline, User, learned_user
-from bcd4rec.experiments.tasks.logs import RecSimLog, Settings, ShopLog
 from bcd4rec.policies.slates import SlateRule
+from bcd4rec.runner.grid import Store, Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import as_candidates, policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop
+from reproduction.observed import learn_observed
+from reproduction.tasks.learners import Trained, TrainedOnline, User, learned_user
+from reproduction.tasks.logs import RecSimLog, Settings, ShopLog
 
 RANKS = 1000  # how much of a popularity curve is kept
 
