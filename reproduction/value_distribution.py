@@ -22,8 +22,8 @@ from scipy.stats import wasserstein_distance
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.policies.policy import Memory
+from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import Oracle, policy_of, rollout

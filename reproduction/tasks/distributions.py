@@ -28,7 +28,7 @@ class Distributions(Task):
         return f"value distributions on {self.log.name}, seed {self.seed}"
 
     def make(self, folder: Path, store: Store) -> None:
-        loaded = {agent.method: bundle.load(store.path(agent) / "policy").policy for agent in self.agents}
+        loaded = {agent.method: bundle.load(store.path(agent) / "policy").scorer for agent in self.agents}
         policies = {name: policy for name, policy in loaded.items() if isinstance(policy, Distributional)}
         dataset = dataset_of(self.log, store)
         found = value_distributions(InterestEvolution(), policies, dataset, self.seed, self.users)

@@ -13,8 +13,8 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import window
-from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.policies.ranking import top_scored
+from bcd4rec.policies.scorer import Arrays, register
 
 BATCH = 256  # sessions that are ranked at once
 

@@ -24,8 +24,8 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
-from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.policies.ranking import top_scored
+from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.seeding import generator, stream_seed
 
 Rows = NDArray[np.int64]

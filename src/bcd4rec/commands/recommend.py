@@ -44,13 +44,17 @@ def recommend(
     reading = loaded.read([], [*_ids(session), *((item, skip) for item in _ids(skipped))])
     slate = loaded.slates(reading.sessions, top, candidates=pool)
     items = slate.items[0][slate.items[0] >= 0]
-    spreads = loaded.quantiles(reading.sessions, items) or [None] * len(items)
+    spreads = loaded.quantiles(reading.sessions, items)
     unknown = list(dict.fromkeys([*reading.unknown, *unknown]))
     for item in unknown:
         say(f"Item {item!r} is unknown to the policy and was passed over.")
-    rows = [
-        {"item": loaded.vocabulary.id(item), "value": float(value), "quantiles": spread}
-        for item, value, spread in zip(items, slate.values[0], spreads, strict=False)
+    rows: list[dict[str, Any]] = [
+        {
+            "item": loaded.vocabulary.id(item),
+            "value": float(slate.values[0, place]),
+            "quantiles": spreads[place] if spreads is not None else None,
+        }
+        for place, item in enumerate(items)
     ]
     if json:
         emit_json({"items": rows, "unknown": unknown, "rule": loaded.rule.model_dump(mode="json")})

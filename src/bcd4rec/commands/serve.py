@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import Json, Seed
+from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed
 
 if TYPE_CHECKING:
     from bcd4rec.serving.arms import Arm
@@ -28,7 +28,9 @@ def serve(
     ] = "bcd4rec.sqlite",
     buffer: Annotated[int, typer.Option(min=1, help="Records that may wait while the database is away.")] = 100_000,
     retention_days: Annotated[float | None, typer.Option(help="Forget records that are older; default: never.")] = None,
-    explore: Annotated[str, typer.Option(help="none, epsilon or softmax.")] = "none",
+    explore: Annotated[
+        str | None, typer.Option(help="none, epsilon or softmax. Default: the policy's own rule.")
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="ε of --explore epsilon.")] = 0.1,
     temperature: Annotated[float, typer.Option(help="Temperature of --explore softmax.")] = 1.0,
     ab: Annotated[Path | None, typer.Option("--ab", help="A second policy that answers some of the sessions.")] = None,
@@ -44,12 +46,15 @@ def serve(
     ] = None,
     rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 is no limit.")] = 5_000.0,
     largest_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1 << 20,
+    after_skip: AfterSkip = None,
+    diversity: Diversity = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
     _need_packages()
     _one_thread_for_products()
+    from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, progress, say
     from bcd4rec.policies.slates import Exploration
@@ -61,18 +66,20 @@ def serve(
     from bcd4rec.serving.service import Service
     from bcd4rec.serving.storage.store import open_store
 
-    values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
-    exploration = Exploration.parse(values, OPTIONS)
-    _refuse_own(exploration.kind)
+    rule = slate_options(after_skip, diversity)
+    if explore is not None:
+        values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
+        rule["exploration"] = Exploration.parse(values, OPTIONS).model_dump()
+        _refuse_own(explore)
     keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
     names = Names.read(items) if items is not None else None
     with progress() as tick:
-        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick)]
-        loaded += [load_arm("b", ab, share, tick)] if ab is not None else []
+        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick, rule)]
+        loaded += [load_arm("b", ab, share, tick, rule)] if ab is not None else []
     arms, bound = Arms(loaded, seed), listen(host, port)
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(arms, store, exploration, seed, local)
+    service = Service(arms, store, seed, local)
     limits = Limits(body=largest_body, rate=rate)
     where = address(bound)
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, FloatArray, IntArray, States
-from bcd4rec.policies.scorer import Scorer
 from bcd4rec.policies.ranking import top_scored
+from bcd4rec.policies.scorer import Scorer
 from bcd4rec.seeding import generator
 
 MISSED = 0  # the rank of a target that is not in its list

@@ -16,8 +16,8 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import Interval, Ratio, interval
-from bcd4rec.policies.scorer import Scorer
 from bcd4rec.policies.ranking import top
+from bcd4rec.policies.scorer import Scorer
 
 BATCH = 256  # sessions ranked at once
 

@@ -12,9 +12,9 @@ from bcd4rec.errors import InputError
 from bcd4rec.experiments import searching
 from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
+from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.policies.policy import Policy, learned_policy
 from bcd4rec.policies.scorer import SavedScorer
-from bcd4rec.policies.evidence_policy import EvidencePolicy
 
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import AgentConfig

@@ -70,7 +70,8 @@ def learn_online(
 ) -> Iterator[Round]:
     """Round by round. Whoever stops early has what was learned so far.
 
-    `rule` changes the slates that the policies would make. The train split of a `known` data set joins the logs of all rounds, and the agent that it taught plays the first.
+    `rule` changes the slates that the policies would make. The train split of a `known` data
+    set joins the logs of all rounds, and the agent that it taught plays the first.
     """
     player, logs = random_policy(environment), list[pl.DataFrame]()
     if known is not None:

@@ -14,8 +14,8 @@ import numpy as np
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Cases, Ranker, Values, logged_cases, values_of
-from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.policies.evidence_policy import EvidencePolicy
+from bcd4rec.policies.scorer import SavedScorer
 
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import AgentConfig

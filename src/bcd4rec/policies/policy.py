@@ -306,7 +306,8 @@ class _SessionReader:
     """One session, slate by slate, in a policy's numbers: as `Policy.after`, with lists in place of arrays."""
 
     def __init__(self, policy: Policy):
-        self._policy, self._positive = policy, frozenset(policy.responses.positive)
+        self._policy, self._names = policy, frozenset(policy.responses.names)
+        self._positive = frozenset(policy.responses.positive)
         self.liked: list[int] = []
         self.passed: list[int] = []
         self.barred: list[int] = []
@@ -319,7 +320,7 @@ class _SessionReader:
             index = self._policy.vocabulary.index(item)
             if index is None:
                 self.unknown.append(item)
-            elif response is not None or self._policy.memory.unanswered == "skip":
+            elif response in self._names or (response is None and self._policy.memory.unanswered == "skip"):
                 shown.append((index, response in self._positive))
         if not shown:
             return

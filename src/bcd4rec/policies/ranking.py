@@ -13,6 +13,7 @@ Scores = NDArray[np.floating[Any]]
 
 LARGE = 2000  # from more columns the largest are found by blocks
 SMALL = 16  # unless a block would have no more columns than this
+WIDE = 50_000  # up to so many columns a single row is searched without cutting it into blocks
 FEW = 16  # up to so many items of a ranking are found one after the other
 
 
@@ -28,6 +29,8 @@ def top(scores: Scores, k: int) -> IntArray:
     K = min(k, A), and rows with fewer usable scores than that end with `PAD`.
     """
     k = min(k, scores.shape[1])
+    if len(scores) == 1 and k <= FEW and scores.shape[1] <= WIDE:
+        return _largest_of_one(scores[0], k)[None]
     size = 2 * math.isqrt(scores.shape[1] // max(k, 1))
     if scores.shape[1] > LARGE and size > SMALL:
         return _largest_in_blocks(scores, k, size)
@@ -72,6 +75,19 @@ def _largest_one_by_one(usable: Scores, k: int) -> IntArray:
         ranked[:, place] = np.where(usable[rows, best] == -np.inf, PAD, best)
         usable[rows, best] = -np.inf
     return ranked
+
+
+def _largest_of_one(scores: Scores, k: int) -> IntArray:
+    """The same for a single row, as servers ask: several times faster, because nothing is made for many rows."""
+    left = np.where(np.isnan(scores), np.float32(-np.inf), scores) if np.isnan(scores.sum()) else scores.copy()
+    found = np.full(k, PAD, np.int32)
+    for place in range(k):
+        best = int(left.argmax())
+        if left[best] == -np.inf:
+            break
+        found[place] = best
+        left[best] = -np.inf
+    return found
 
 
 def _largest_at_once(usable: Scores, k: int) -> IntArray:

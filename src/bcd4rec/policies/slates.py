@@ -162,9 +162,7 @@ def _any_items(scores: Scores, rows: NDArray[np.intp], rng: np.random.Generator)
     return drawn
 
 
-def _draw_softmax(
-    scores: Scores, k: int, temperature: float, rng: np.random.Generator
-) -> tuple[IntArray, FloatArray]:
+def _draw_softmax(scores: Scores, k: int, temperature: float, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
     """Draws by weight without replacement: the order of the largest sums of log weight and Gumbel noise."""
     weights = _log_weights(scores, temperature)
     items = top(weights - np.log(rng.standard_exponential(scores.shape)), k)

@@ -177,8 +177,8 @@ def _describe(arm: Arm, service: Service) -> dict[str, Any]:
         "share": arm.share,
         "responses": served.responses.rewards,
         "positive": list(served.responses.positive),
-        "history": {"length": served.length, "skips": served.skips},
-        "exploration": service.exploration.model_dump(),
+        "memory": served.policy.memory.model_dump(mode="json"),
+        "rule": served.policy.rule.model_dump(mode="json"),
         "retrieval": asdict(retrieval.measured) if retrieval is not None else None,
     }
 

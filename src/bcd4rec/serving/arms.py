@@ -4,6 +4,7 @@ import hashlib
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
@@ -20,16 +21,17 @@ class Arm:
     folder: Path
     share: float
     recommender: Recommender
+    rule: dict[str, Any] | None = None  # what the command line says about slates
 
     @property
     def version(self) -> str:
         return self.recommender.served.version
 
 
-def load_arm(name: str, folder: Path, share: float, tick: Tick = no_tick) -> Arm:
-    served = load(folder)
+def load_arm(name: str, folder: Path, share: float, tick: Tick = no_tick, rule: dict[str, Any] | None = None) -> Arm:
+    served = load(folder, rule)
     served.warm_up()
-    return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)))
+    return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)), rule)
 
 
 class Arms:
@@ -68,7 +70,7 @@ class Arms:
                 known = ", ".join(arm.name for arm in self._arms)
                 raise InputError(f"arm: found {name!r}, expected one of {known}.")
             fresh = [
-                replace(arm, recommender=load_arm(arm.name, arm.folder, arm.share).recommender)
+                replace(arm, recommender=load_arm(arm.name, arm.folder, arm.share, rule=arm.rule).recommender)
                 if name in (None, arm.name)
                 else arm
                 for arm in self._arms

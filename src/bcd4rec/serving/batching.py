@@ -8,20 +8,20 @@ import asyncio
 import numpy as np
 
 from bcd4rec.data.states import FloatArray, States
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.scorer import Scorer
 
 MOST = 64  # states of a call, so that no call takes long
 
 
 class Batcher:
-    """For one policy and one event loop."""
+    """For one scorer and one event loop."""
 
-    def __init__(self, policy: Policy):
-        self._policy = policy
+    def __init__(self, scorer: Scorer):
+        self._scorer = scorer
         self._waiting: list[tuple[States, asyncio.Future[FloatArray]]] = []
 
     async def scores(self, states: States) -> FloatArray:
-        """(1, A) as the policy's `scores` of one state, up to rounding."""
+        """(1, A) as the scorer's `scores` of one state, up to rounding."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._run)  # after the requests that are ready now
@@ -34,7 +34,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._run)
         futures = [future for _, future in now]
         try:
-            scores = self._policy.scores(_stacked([states for states, _ in now]))
+            scores = self._scorer.scores(_stacked([states for states, _ in now]))
         except Exception as error:
             for future in futures:
                 _settle(future, error)

@@ -85,6 +85,7 @@ class _Identity:
 
 def _by_popularity(key: _Identity) -> IntArray:
     served = key.served
-    if served.popularity is None:
+    popularity = served.policy.popularity
+    if popularity is None:
         return np.arange(len(served.vocabulary), dtype=np.int32)
-    return np.argsort(-served.popularity, kind="stable").astype(np.int32)
+    return np.argsort(-popularity, kind="stable").astype(np.int32)

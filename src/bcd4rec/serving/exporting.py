@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 MODEL, QUANTILES, BEHAVIOUR = "model.onnx", "quantiles.onnx", "behaviour.onnx"
-EXPORTED = ("quantile_policy", "neural")  # the kinds of policy that are networks
+EXPORTED = ("quantile_network", "neural")  # the kinds of policy that are networks
 VERSION = "bcd4rec_policy"  # the key under which a model names the bundle it was made from
 STATES = "int64[B,L] positives, int64[B,S] skips"
 
@@ -65,7 +65,7 @@ def models_of(kind: str, settings: dict[str, Any], arrays: StoredArrays, version
     """The models of a bundle by file name."""
     network = network_of(kind, settings, arrays)
     models = {MODEL: _preferences(network, arrays, version)}
-    if kind == "quantile_policy":
+    if kind == "quantile_network":
         part = quantiles(network.head, arrays.under(network.head_prefix))
         models[QUANTILES] = _model("float[B,D] state, float[N] taus", "float[B,N,D] vectors", part, version)
         if settings["constrained"]:

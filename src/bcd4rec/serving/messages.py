@@ -125,8 +125,10 @@ class PolicyInfo(Message):
     share: float
     responses: dict[str, float]
     positive: list[str]
-    history: dict[str, int]
-    exploration: dict[str, Any]
+    memory: dict[str, Any]
+    """How many liked and skipped items it remembers, and what an unanswered item counts as."""
+    rule: dict[str, Any]
+    """How it makes slates: diversity, what follows a skipped slate, what is not shown again, exploration."""
     retrieval: dict[str, float] | None
     """Of an approximate search: how many items it retrieves, and its measured recall."""
 

@@ -17,8 +17,8 @@ from bcd4rec.artifacts import atomic_file, read_json, write_json
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies.policy import Policy, Shortlisting
 from bcd4rec.policies.ranking import top
+from bcd4rec.policies.scorer import Scorer, Shortlisting
 from bcd4rec.seeding import generator
 from bcd4rec.serving.loading import Served
 from bcd4rec.serving.model import OnnxPolicy
@@ -181,13 +181,14 @@ def likely_states(served: Served, best: Callable[[States], IntArray], count: int
 
 
 def _states(served: Served, sessions: list[list[int]]) -> States:
-    positives = States.of(sessions, served.length).positives
-    return States(positives, States.empty(len(sessions), 0, served.skips).skips)
+    memory = served.policy.memory
+    positives = States.of(sessions, memory.length).positives
+    return States(positives, States.empty(len(sessions), 0, memory.skips).skips)
 
 
 def retrieval_for(served: Served, large: int = LARGE, tick: Tick = no_tick) -> Retrieval | None:
     """None where the catalogue is small enough to be scored whole, or where the policy has to be."""
-    policy = served.policy
+    policy = served.policy.scorer
     if policy.n_items <= large:
         return None
     if isinstance(policy, OnnxPolicy):
@@ -209,7 +210,7 @@ def inverted_file_for(served: Served, policy: OnnxPolicy, tick: Tick = no_tick) 
     )
 
 
-def _ranked(policy: Policy, states: States) -> IntArray:
+def _ranked(policy: Scorer, states: States) -> IntArray:
     """(B, DEPTH) state by state, because a row of scores of a large catalogue is large."""
     return np.concatenate([top(policy.scores(states[row : row + 1]), DEPTH) for row in range(len(states))])
 

@@ -8,28 +8,28 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from bcd4rec.data.states import FloatArray, States
+from bcd4rec.data.states import FloatArray
 from bcd4rec.data.vocabulary import ItemId
 from bcd4rec.errors import InputError
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.policy import Sessions
+from bcd4rec.policies.slates import Slates
 from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
 from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import Metrics
-from bcd4rec.serving.recommending import GREEDY, Slate, read_history
 from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
-from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
+from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession
 
 PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
 COUNTED = 100_000  # sessions whose requests are counted
-Events = list[tuple[ItemId, str | None]]
+Events = list[tuple[ItemId, str]]
 
 
 class Service:
-    def __init__(self, arms: Arms, store: Store, exploration: Exploration = GREEDY, seed: int = 0, local: bool = True):
+    def __init__(self, arms: Arms, store: Store, seed: int = 0, local: bool = True):
         """`local`: the database is this process's own, and reading a session from it needs no thread."""
-        self.arms, self.store, self.exploration, self.seed = arms, store, exploration, seed
+        self.arms, self.store, self.seed = arms, store, seed
         self.metrics = Metrics(store.arms, store.status)
         self._local, self._cache = local, SessionCache()
         self._secret, self._count = os.urandom(16), 0
@@ -51,37 +51,31 @@ class Service:
         request_id = self._new_id()
         session_id = asked.session_id or request_id
         arm = self.arms.of(session_id)
-        events, opening = await self._events(asked, session_id)
-        self._refuse_unknown_responses(arm, events)
-        question = _question(asked, arm, events)
+        given = _given(asked, arm)
+        known = StoredSession([], [])
+        if asked.session_id is not None and (given is None or session_id not in self._steps):
+            known = await self._known(session_id)
+        question = _question(asked, arm, known, given)
         batcher = arm.recommender.batcher
         if batcher is None or asked.explain:
             answer = await asyncio.to_thread(self._answer, asked, question, arm, request_id)
         else:
-            known = await batcher.scores(question.states) if question.candidates is None else None
-            answer = self._answer(asked, question, arm, request_id, known)
+            scores = await batcher.scores(question.sessions.states) if question.candidates is None else None
+            answer = self._answer(asked, question, arm, request_id, scores)
         if asked.record:
-            self._note(arm, request_id, session_id, events if opening else [], answer)
+            opening = given if given and not known.known else []
+            self._note(arm, request_id, session_id, opening, known.steps, answer)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
 
-    async def _events(self, asked: RecommendRequest, session_id: str) -> tuple[Events, bool]:
-        """What happened in the session, and whether the server hears of it for the first time."""
-        if asked.session is None:
-            return ([*await self._known(session_id)] if asked.session_id is not None else []), False
-        given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
-        if asked.session_id is None:
-            return given, True
-        return given, session_id not in self._steps and not await self._known(session_id)
-
-    async def _known(self, session_id: str) -> list[tuple[str, str]]:
+    async def _known(self, session_id: str) -> StoredSession:
         if not self._local:
             return await asyncio.to_thread(self.store.session, session_id)
         if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
-        known, asked = self.store.look_up(session_id)
-        if asked and not known:
+        session, asked = self.store.look_up(session_id)
+        if asked and not session.known:
             self._cache.begin(session_id)
-        return known
+        return session
 
     def _answer(
         self,
@@ -89,37 +83,33 @@ class Service:
         question: "_Question",
         arm: Arm,
         request_id: str,
-        known: FloatArray | None = None,
+        scores: FloatArray | None = None,
     ) -> dict[str, Any]:
-        recommender, states, gone = arm.recommender, question.states, question.gone
-        explores = self.exploration.kind != "none" and asked.explore is not False
-        luck = generator(self.seed, "explore", request_id) if explores else None
-        slate = recommender.slate(states, asked.k, gone, question.candidates, self.exploration, luck, known)
+        recommender = arm.recommender
+        explores = recommender.policy.rule.exploration.kind != "none" and asked.explore is not False
+        rng = generator(self.seed, "explore", request_id) if explores else None
+        slate = recommender.slate(question.sessions, asked.k, rng, question.candidates, question.excluded, scores)
         found = self._items(arm, slate)
         answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(question.unknown))}
         if question.unknown:
             self.metrics.unknown.inc(len(question.unknown))
         if asked.explain:
-            details, answer["beside"] = recommender.explain(states, slate, gone, asked.k)
+            details, answer["beside"] = recommender.explain(question.sessions, slate, asked.k)
             for one, more in zip(found, details, strict=True):
                 one |= more
         return answer
 
-    def _items(self, arm: Arm, slate: Slate) -> list[dict[str, Any]]:
+    def _items(self, arm: Arm, slate: Slates) -> list[dict[str, Any]]:
         vocabulary = arm.recommender.served.vocabulary
-        columns = (slate.items.tolist(), slate.values.tolist(), slate.propensities.tolist())
+        columns = (part[0].tolist() for part in (slate.items, slate.values, slate.propensities))
         return [
             {"item": vocabulary.id(item), "value": value, "propensity": propensity}
             for item, value, propensity in zip(*columns, strict=True)
         ]
 
-    def _refuse_unknown_responses(self, arm: Arm, events: Events) -> None:
-        names = arm.recommender.served.responses.names
-        for _, response in events:
-            if response is not None and response not in names:
-                raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
-
-    def _note(self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any]) -> None:
+    def _note(
+        self, arm: Arm, request_id: str, session_id: str, opening: Events, steps: int, answer: dict[str, Any]
+    ) -> None:
         """Keep what was shown. A session that began elsewhere is kept as it was given, without propensities."""
         self.metrics.recommended(arm.version, arm.name)
         items = [str(one["item"]) for one in answer["items"]]
@@ -128,8 +118,8 @@ class Service:
         now = time.time_ns() // 1000
         records: list[Record] = []
         if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
-            records += _opening(arm, request_id, session_id, opening, now - 1)
-        step = self._step(session_id, opened)
+            records += _opening(request_id, session_id, opening, now - 1)
+        step = self._step(session_id, max(steps, int(opened)))
         propensities = tuple(one["propensity"] for one in answer["items"])
         values = tuple(one["value"] for one in answer["items"])
         records.append(
@@ -141,8 +131,9 @@ class Service:
         except (BufferFull, StoreClosed):
             self.metrics.unlogged.inc()
 
-    def _step(self, session_id: str, opened: bool) -> int:
-        step = self._steps.pop(session_id, int(opened))
+    def _step(self, session_id: str, least: int) -> int:
+        """The number of the next slate; a session may have begun before this process did."""
+        step = max(self._steps.pop(session_id, 0), least)
         self._steps[session_id] = step + 1
         if len(self._steps) > COUNTED:
             self._steps.popitem(last=False)
@@ -176,19 +167,34 @@ class Service:
 class _Question:
     """A request in the policy's numbers."""
 
-    states: States
-    gone: list[int]
+    sessions: Sessions  # one
+    excluded: list[int]
     candidates: list[int] | None
     unknown: list[ItemId]
 
 
-def _question(asked: RecommendRequest, arm: Arm, events: Events) -> _Question:
-    served = arm.recommender.served
-    history = read_history(served, events)
-    excluded, strange = served.vocabulary.encode(asked.exclude)
-    candidates, foreign = (None, []) if asked.candidates is None else served.vocabulary.encode(asked.candidates)
-    gone, unknown = sorted({*history.liked, *excluded}), [*history.unknown, *strange, *foreign]
-    return _Question(served.states(history.liked, history.skipped), gone, candidates, unknown)
+def _given(asked: RecommendRequest, arm: Arm) -> Events | None:
+    """The session as the client tells it; a response that the policy does not know is refused."""
+    if asked.session is None:
+        return None
+    names = arm.recommender.served.responses.names
+    liked = arm.recommender.served.responses.positive[0]
+    events: Events = []
+    for one in asked.session:
+        item, response = (one.item, one.response or liked) if isinstance(one, Event) else (one, liked)
+        if response not in names:
+            raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
+        events.append((item, response))
+    return events
+
+
+def _question(asked: RecommendRequest, arm: Arm, known: StoredSession, given: Events | None) -> _Question:
+    """What a client tells of a session counts in place of what the server remembers of it."""
+    policy = arm.recommender.policy
+    reading = policy.read([], given) if given is not None else policy.read(known.slates, known.opening)
+    excluded, strange = policy.vocabulary.encode(asked.exclude)
+    candidates, foreign = (None, []) if asked.candidates is None else policy.vocabulary.encode(asked.candidates)
+    return _Question(reading.sessions, excluded, candidates, [*reading.unknown, *strange, *foreign])
 
 
 def _look(future: "asyncio.Future[None]") -> None:
@@ -197,16 +203,15 @@ def _look(future: "asyncio.Future[None]") -> None:
         future.exception()
 
 
-def _opening(arm: Arm, request_id: str, session_id: str, events: Events, when: int) -> list[Record]:
+def _opening(request_id: str, session_id: str, events: Events, when: int) -> list[Record]:
     """One slate that nobody chose, without propensities, and its responses in their order; repeats are kept once."""
-    positive = arm.recommender.served.responses.positive[0]
     name, items = f"{request_id}-opening", tuple(dict.fromkeys(str(item) for item, _ in events))
     times = range(when - len(events), when)
     unknown, nothing = (None,) * len(items), (0.0,) * len(items)
     return [
         Impression(name, session_id, 0, ORGANIC, ORGANIC, times[0], items, unknown, nothing),
         *(
-            Feedback(name, str(item), response or positive, time_us)
+            Feedback(name, str(item), response, time_us)
             for (item, response), time_us in zip(events, times, strict=True)
         ),
     ]

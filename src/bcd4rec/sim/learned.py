@@ -19,8 +19,9 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States, append
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.learned_user import LearnedUser
+from bcd4rec.policies.slates import Unavailable
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, check_slates
 
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -25,13 +25,13 @@ from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
+from bcd4rec.policies.slates import Unavailable
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import (
     ENVIRONMENTS,
     Environment,
     EnvironmentOptions,
     Outcome,
-    Unavailable,
     check_slates,
     describe,
 )

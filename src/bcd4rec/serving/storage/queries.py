@@ -93,9 +93,10 @@ def _impression_row(one: Impression) -> Row:
 
 
 def slates_of(connection: Connection, session_id: str) -> list[Row]:
-    """(request_id, step, items) of the session's newest slates."""
+    """(request_id, step, items, arm) of the session's newest slates."""
     return connection.rows(
-        "SELECT request_id, step, items FROM bcd4rec_impressions WHERE session_id = ? ORDER BY time_us DESC LIMIT ?",
+        "SELECT request_id, step, items, arm FROM bcd4rec_impressions "
+        "WHERE session_id = ? ORDER BY time_us DESC LIMIT ?",
         session_id,
         SESSION_SLATES,
     )

@@ -7,17 +7,18 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.recent import Answers, Recent
-from bcd4rec.serving.storage.records import ArmCounts, Record, StoreStatus, strongest
+from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Record, StoreStatus, strongest
 from bcd4rec.serving.storage.urls import database_of
 from bcd4rec.serving.storage.writer import BufferFull, StoreClosed, Writer, words
 
-__all__ = ["BufferFull", "Store", "StoreClosed", "open_store"]
+__all__ = ["BufferFull", "Store", "StoreClosed", "StoredSession", "open_store"]
 
 READ_PATIENCE = 0.05  # seconds that a session waits for another process's lock
 COUNT_PATIENCE = 5.0
@@ -49,6 +50,18 @@ def open_store(
         ) from None
 
 
+class StoredSession(NamedTuple):
+    """What is known of a session, oldest first."""
+
+    opening: list[tuple[str, str]]  # what it brought along: items with responses
+    slates: list[list[tuple[str, str | None]]]  # every shown item with its strongest response; None: nobody answered
+    steps: int = 0  # the number of its next slate
+
+    @property
+    def known(self) -> bool:
+        return bool(self.opening or self.slates)
+
+
 class Store:
     """All methods may be called from any thread; none of them waits for a write."""
 
@@ -70,27 +83,31 @@ class Store:
     def status(self) -> StoreStatus:
         return self._writer.status()
 
-    def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
-        """(item, response) of a session, oldest response first: each shown item that was answered, once.
+    def session(self, session_id: str, in_memory: bool = False) -> "StoredSession":
+        """What a session was shown and how it answered.
 
-        Its strongest response counts. Responses of the same moment stand in the order in which items were shown.
         While the database is away, and with `in_memory`, this is what the records in memory tell.
         """
         return self.look_up(session_id, in_memory)[0]
 
-    def look_up(self, session_id: str, in_memory: bool = False) -> tuple[list[tuple[str, str]], bool]:
+    def look_up(self, session_id: str, in_memory: bool = False) -> tuple["StoredSession", bool]:
         """What `session` tells, and whether the database was asked."""
-        shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
+        shown = {one.request_id: (one.step, one.items, one.arm) for one in self._recent.slates(session_id)}
         stored = None if in_memory else self._read_session(session_id, list(shown))
         slates, feedback = stored or ([], [])
-        shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
+        shown |= {request: (step, tuple(json.loads(items)), arm) for request, step, items, arm in slates}
         answers = self._recent.answers(shown)
         for request, item, response, when in feedback:
             answers.setdefault(request, {})[item, response] = when
-        events = []
-        for request, given in answers.items():
-            events += _events(*shown[request], given, self.rewards)
-        return [(item, response) for *_, item, response in sorted(events)], stored is not None
+        session = StoredSession([], [], 1 + max((step for step, *_ in shown.values()), default=-1))
+        for request, (_, items, arm) in sorted(shown.items(), key=lambda one: one[1][0]):
+            given = _strongest(answers.get(request, {}), self.rewards)
+            if arm == ORGANIC:
+                in_time = sorted((when, items.index(item)) for item, (_, when) in given.items() if item in items)
+                session.opening.extend((items[place], given[items[place]][0]) for _, place in in_time)
+            else:
+                session.slates.append([(item, given[item][0] if item in given else None) for item in items])
+        return session, stored is not None
 
     def arms(self) -> list[ArmCounts]:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
@@ -157,16 +174,9 @@ class Store:
                 connection.close()
 
 
-def _events(
-    step: int, items: Sequence[str], answers: Answers, rewards: Mapping[str, float]
-) -> list[tuple[int, int, int, str, str]]:
-    """(time, step, place, item, response) for each answered item of a slate; others were not shown."""
+def _strongest(answers: Answers, rewards: Mapping[str, float]) -> dict[str, tuple[str, int]]:
+    """By item its strongest response, and when it came."""
     by_item: dict[str, list[tuple[str, int]]] = {}
     for (item, response), when in answers.items():
         by_item.setdefault(item, []).append((response, when))
-    events = []
-    for place, item in enumerate(items):
-        if item in by_item:
-            response, when = strongest(by_item[item], rewards)
-            events.append((when, step, place, item, response))
-    return events
+    return {item: strongest(given, rewards) for item, given in by_item.items()}
