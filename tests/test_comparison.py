@@ -1,6 +1,7 @@
 """Who can take part in a comparison, and that all of them meet the same fresh users."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,17 +14,19 @@ from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.experiments import comparison
-from bcd4rec.experiments.comparison import Contestant, catalogue, compare, contestant, random_dataset
+from bcd4rec.experiments.comparison import compare, contestant, random_dataset, random_policy, with_options
 from bcd4rec.policies import bundle
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.policy import Memory, Policy
+from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
-from bcd4rec.policies.wrappers import Translated
+from bcd4rec.policies.vocabulary_mapping import MappedScorer
+from bcd4rec.sim.environment import catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import rollout
 
 ITEMS, USERS = 24, 60
 SMALL = InterestEvolutionConfig(categories=6, items=ITEMS, slate_size=3, horizon=5)
-RANDOM = RolloutConfig(exploration=Exploration(kind="epsilon", epsilon=1.0))
+RANDOM = Exploration(kind="epsilon", epsilon=1.0)
 
 
 class Users(InterestEvolution):
@@ -48,7 +51,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Users:
 def dataset(tmp_path: Path) -> Dataset:
     """A log in which items 0 and 1 are missing, so that its item numbers are not the environment's."""
     users = InterestEvolution(SMALL)
-    log = rollout(users, Uniform(ITEMS), 80, 3, RANDOM).filter(pl.col("item_id") > 1)
+    log = rollout(users, random_policy(users), 80, 3).filter(pl.col("item_id") > 1)
     log.write_parquet(tmp_path / "log.parquet")
     preparing.prepare(
         Log(tmp_path / "log.parquet"), users.responses, preparing.PrepareConfig(), tmp_path / "dataset", seed=1
@@ -66,24 +69,25 @@ def likes(log: pl.DataFrame) -> list[float]:
 def test_random_and_oracle(env):
     random, oracle = (contestant(name, env, None, 0) for name in ("random", "oracle"))
     assert (random.name, oracle.name) == ("random", "oracle")
-    assert random.rules(RolloutConfig()).exploration == RANDOM.exploration
-    assert oracle.rules(RolloutConfig()).exploration.kind == "none"
-    assert random.policy.n_items == oracle.policy.n_items == ITEMS
+    assert random.rule.exploration == RANDOM
+    assert oracle.rule.exploration.kind == "none"
+    assert random.rule.unavailable == oracle.rule.unavailable == env.unavailable
+    assert random.n_items == oracle.n_items == ITEMS
 
 
 def test_a_baseline_without_a_data_set_learns_from_random_sessions(env):
     found = contestant("popular", env, None, 5)
     [(users, seed)] = [asked for asked in env.asked if asked[0]]
     assert users == 150
-    expected = likes(rollout(env, Uniform(ITEMS), users, seed, RANDOM))
-    assert found.policy.scores(States.empty(1)).tolist() == [expected]
+    expected = likes(rollout(env, random_policy(env), users, seed))
+    assert found.scorer.scores(States.empty(1)).tolist() == [expected]
     assert sum(expected) > 0
 
 
 def test_the_random_data_set_holds_the_whole_log_in_its_order(env):
     dataset = random_dataset(env, 5)
     found, shown = dataset.sequences("train"), dataset.transitions("train")
-    log = rollout(env, Uniform(ITEMS), *env.asked[-1], RANDOM)
+    log = rollout(env, random_policy(env), *env.asked[-1])
     assert dataset.vocabulary.ids.gather(shown.action).to_list() == log["item_id"].to_list()
     names = [dataset.responses.names[code] for code in shown.response]
     assert names == log["response"].to_list()
@@ -101,34 +105,36 @@ def test_a_baseline_with_a_data_set_learns_from_its_train_split_alone(env, datas
     train = dataset.sessions.filter(pl.col("split") == "train")["session_id"]
     log = pl.read_parquet(tmp_path / "log.parquet").filter(pl.col("session_id").is_in(train.implode()))
     expected = likes(log)
-    assert found.policy.n_items == ITEMS
-    assert found.policy.scores(States.empty(1)).tolist() == [[-np.inf, -np.inf, *expected[2:]]]
+    assert found.n_items == ITEMS
+    assert found.scorer.scores(States.empty(1)).tolist() == [[-np.inf, -np.inf, *expected[2:]]]
 
 
 def test_a_baseline_whose_data_set_has_all_items_is_not_wrapped(env, tmp_path):
-    rollout(env, Uniform(ITEMS), 80, 3, RANDOM).write_parquet(tmp_path / "log.parquet")
+    rollout(env, random_policy(env), 80, 3).write_parquet(tmp_path / "log.parquet")
     preparing.prepare(Log(tmp_path / "log.parquet"), env.responses, preparing.PrepareConfig(), tmp_path / "dataset")
     found = contestant("popular", env, Dataset.load(tmp_path / "dataset"), 0)
-    assert not isinstance(found.policy, Translated)
+    assert not isinstance(found.scorer, MappedScorer)
 
 
 def test_a_bundle(env, tmp_path):
     vocabulary = Vocabulary(pl.Series("item_id", [3, 5, 7]))
-    about = {"method": "steady", "history": {"length": 4, "skips": 6}}
-    bundle.save(Uniform(3), "uniform", vocabulary, tmp_path, about)
-    found = contestant(str(tmp_path), env, None, 0)
-    assert (found.name, found.length, found.skips) == ("steady", 4, 6)
-    rules = found.rules(RolloutConfig(after_skip="exclude"))
-    assert (rules.length, rules.skips, rules.after_skip) == (4, 6, "exclude")
-    [scores] = found.policy.scores(States.empty(1)).tolist()
+    rule = SlateRule(diversity=0.5, after_skip="exclude", unavailable="shown")
+    vectors = np.eye(3, dtype=np.float32)
+    saved = Policy(Uniform(3), vocabulary, Memory(length=4, skips=6), rule, vectors=vectors, about={"method": "steady"})
+    saved.save(tmp_path / "policy")
+    found = contestant(str(tmp_path / "policy"), env)
+    assert (found.name, found.memory, found.rule) == ("steady", saved.memory, rule)
+    [scores] = found.scorer.scores(States.empty(1)).tolist()
     assert [item for item in range(ITEMS) if scores[item] == 0] == [3, 5, 7]
     assert set(scores) == {0, -np.inf}
+    assert found.vectors is not None
+    assert found.vectors[[3, 5, 7]].tolist() == vectors.tolist()
+    assert not np.delete(found.vectors, [3, 5, 7], axis=0).any()
 
 
 def test_a_bundle_without_a_method_is_called_like_its_folder(env, tmp_path):
-    (tmp_path / "mine").mkdir()
-    bundle.save(Uniform(ITEMS), "uniform", catalogue(env), tmp_path / "mine", {})
-    assert contestant(str(tmp_path / "mine"), env, None, 0).name == "mine"
+    bundle.save(Policy(Uniform(ITEMS), catalogue(env)), tmp_path / "mine")
+    assert contestant(str(tmp_path / "mine"), env).name == "mine"
 
 
 def test_a_folder_that_is_no_bundle(env, tmp_path):
@@ -141,16 +147,20 @@ def test_an_unknown_name_lists_the_known(env):
         contestant("poplar", env, None, 0)
 
 
-def test_rules_keep_the_exploration_of_the_comparison_for_those_without_their_own():
-    softmax = Exploration(kind="softmax", temperature=0.5)
-    rules = RolloutConfig(exploration=softmax)
-    assert Contestant("a", Uniform(2)).rules(rules).exploration == softmax
-    assert Contestant("b", Uniform(2), RANDOM.exploration).rules(rules).exploration == RANDOM.exploration
+def test_options_change_the_rule_of_policies_that_can_follow_it(env, dataset):
+    options = {"after_skip": "exclude", "diversity": 2.0}
+    learned = with_options(contestant("popular", env, dataset), options)
+    assert (learned.rule.after_skip, learned.rule.diversity) == ("exclude", 2.0)
+    oracle, plain = with_options(contestant("oracle", env), options), contestant("oracle", env)
+    assert oracle.rule == plain.rule.model_copy(update={"after_skip": "exclude"})  # it does not know what is alike
+    assert with_options(random_policy(env), options).rule == random_policy(env).rule
+    own = contestant("popular", env, dataset)
+    assert with_options(own, {"after_skip": None, "diversity": None}) is own
 
 
-def play(env: Users, names: list[str], seed: int = 0, **options: str) -> comparison.Comparison:
+def play(env: Users, names: list[str], seed: int = 0, **options: Any) -> comparison.Comparison:
     contestants = [contestant(name, env, None, seed) for name in names]
-    return compare(env, contestants, USERS, seed, RolloutConfig(), **options)
+    return compare(env, contestants, USERS, seed, **options)
 
 
 def test_all_meet_the_same_users_who_are_not_those_of_simulate(env):
@@ -198,7 +208,7 @@ def test_the_same_name_twice_is_numbered(env):
 def test_curves_and_progress(env):
     shares: list[float] = []
     players = [contestant(name, env, None, 0) for name in ("random", "oracle")]
-    found = compare(env, players, USERS, 0, RolloutConfig(), tick=lambda stage, share: shares.append(share))
+    found = compare(env, players, USERS, 0, tick=lambda stage, share: shares.append(share))
     assert shares == pytest.approx([step / 10 for step in range(10)])
     for curves in found.curves.values():
         assert curves.by_step["sessions"].to_list() == [USERS] * 5

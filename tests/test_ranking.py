@@ -13,7 +13,8 @@ from scipy.stats import chisquare
 
 from bcd4rec.data.states import PAD, FloatArray
 from bcd4rec.policies import ranking
-from bcd4rec.policies.ranking import Exploration, Slates, exclude, make_slates, top, top_scored
+from bcd4rec.policies.ranking import exclude, top, top_scored
+from bcd4rec.policies.slates import Exploration, Slates, make_slates, slate_propensities
 
 INF = math.inf
 GREEDY = Exploration()
@@ -79,7 +80,7 @@ def test_top_is_the_plain_loop(scores, k):
 @settings(deadline=None)
 @given(SCORES, st.integers(1, 30))
 def test_both_ways_to_find_the_largest_agree(scores, k):
-    usable, k = ranking._without_nan(scores), min(k, scores.shape[1])
+    usable, k = ranking.without_nan(scores), min(k, scores.shape[1])
     one_by_one = ranking._largest_one_by_one(usable.copy(), k)
     np.testing.assert_array_equal(one_by_one, ranking._largest_at_once(usable, k))
 
@@ -159,6 +160,31 @@ def test_slates_hold_distinct_available_items_with_exact_propensities(exploratio
         assert all(row[item] > -INF for item in shown)
         exact = [plain_probability(row, shown[:place], item, exploration) for place, item in enumerate(shown)]
         assert propensities.tolist() == pytest.approx(exact + [1.0] * (k - len(shown)), rel=1e-5)
+    np.testing.assert_allclose(slate_propensities(scores, slates.items, exploration), slates.propensities, rtol=1e-5)
+    shown = slates.items != PAD
+    np.testing.assert_array_equal(slates.values[~shown], -INF)
+    rows = np.nonzero(shown)[0]
+    np.testing.assert_array_equal(slates.values[shown], scores[rows, slates.items[shown]])
+
+
+@every_exploration
+@settings(deadline=None, max_examples=60)
+@given(scores=SCORES, seed=st.integers(0, 99))
+def test_the_probability_of_any_slate_is_the_plain_loop(exploration, scores, seed):
+    """Also of slates that the policy would never show: unavailable items, and what comes below them."""
+    k = min(3, scores.shape[1])
+    items = np.random.default_rng(seed).permuted(np.tile(np.arange(scores.shape[1]), (len(scores), 1)), axis=1)[:, :k]
+    found = slate_propensities(scores, items.astype(np.int32), exploration)
+    for row, slate, propensities in zip(scores.tolist(), items.tolist(), found.tolist(), strict=True):
+        for place, item in enumerate(slate):
+            there = row[item] > -INF
+            exact = plain_probability(row, slate[:place], item, exploration) if there else 0.0
+            assert propensities[place] == pytest.approx(exact, rel=1e-4, abs=1e-7)
+
+
+def test_places_that_were_not_asked_for_are_certain():
+    scores = np.array([[1.0, 2.0, 3.0]], np.float32)
+    assert slate_propensities(scores, np.array([[2, PAD]], np.int32), GREEDY).tolist() == [[1.0, 1.0]]
 
 
 @every_exploration

@@ -1,6 +1,6 @@
 """Rollouts against a plain loop over users, and their logs against what `prepare` makes of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,42 @@ from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.schema import Log
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import TransitionConfig
+from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.policy import Memory, Policy
+from bcd4rec.policies.scorer import Scorer
+from bcd4rec.policies.slates import AfterSkip, Exploration, SlateRule, Unavailable
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.seeding import generator
-from bcd4rec.sim.environment import Environment, EnvironmentOptions, Outcome, Unavailable
+from bcd4rec.sim.environment import Environment, EnvironmentOptions, Outcome
 from bcd4rec.sim.recsim import recsim
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+from bcd4rec.sim.rollout import Oracle, policy_of
+from bcd4rec.sim.rollout import rollout as play
 
 USERS, ITEMS, SLATE, HORIZON = 29, 13, 3, 7
 RANDOM = Exploration(kind="epsilon", epsilon=1.0)
 EPSILON = Exploration(kind="epsilon", epsilon=0.4)
 SKIP, CLICK, BUY = range(3)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a policy remembers, and how it makes slates."""
+
+    exploration: Exploration = field(default_factory=Exploration)
+    after_skip: AfterSkip = "repeat"
+    length: int = 10
+    skips: int = 0
+
+
+USUAL = Rules()
+
+
+def rollout(env: Environment, scorer: Scorer, users: int, seed: int, rules: Rules = USUAL, **more: Any) -> pl.DataFrame:
+    """A policy with this scorer and these rules meets the users."""
+    rule = SlateRule(after_skip=rules.after_skip, unavailable=env.unavailable, exploration=rules.exploration)
+    policy = policy_of(scorer, env, "test", rule, Memory(length=rules.length, skips=rules.skips))
+    return play(env, policy, users, seed, **more)
 
 
 class Scripted:
@@ -34,7 +58,7 @@ class Scripted:
     responses: Responses = DIGINETICA
     n_items, slate_size, horizon = ITEMS, SLATE, HORIZON
 
-    def __init__(self, unavailable: Unavailable = "clicked", categories: IntArray | None = None, likes: float = 0.2):
+    def __init__(self, unavailable: Unavailable = "liked", categories: IntArray | None = None, likes: float = 0.2):
         self.unavailable, self.categories, self.likes = unavailable, categories, likes
 
     def reset(self, users: int, seed: int) -> None:
@@ -72,7 +96,8 @@ class Watching:
     def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
         self.seen.append(states)
         rows = [content(states, row) for row in range(len(states))]
-        return np.array([[score(*row, item) for item in range(ITEMS)] for row in rows], np.float32)
+        every = np.array([[score(*row, item) for item in range(ITEMS)] for row in rows], np.float32)
+        return every if candidates is None else np.take_along_axis(every, np.maximum(candidates, 0), axis=1)
 
 
 def content(states: States, row: int) -> tuple[list[int], list[int]]:
@@ -87,7 +112,7 @@ class Plain:
     """One user after the other, one item after the other."""
 
     env: Scripted
-    rules: RolloutConfig
+    rules: Rules
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     states: dict[tuple[int, int], tuple[list[int], list[int]]] = field(default_factory=dict)  # (user, step) -> state
     available: dict[tuple[int, int], list[int]] = field(default_factory=dict)
@@ -110,12 +135,12 @@ class Plain:
             for place, (item, answer) in enumerate(zip(slate, answers, strict=True)):
                 self.rows.append((user, step, f"{user}-{step}", place, item, DIGINETICA.names[answer]))
                 (positives if answer != SKIP else skips).append(item)
-                if self.env.unavailable == "shown" or (self.env.unavailable == "clicked" and answer != SKIP):
+                if self.env.unavailable == "shown" or (self.env.unavailable == "liked" and answer != SKIP):
                     gone.add(item)
             just_skipped = slate if all(answer == SKIP for answer in answers) else []
 
 
-def plain(env: Scripted, rules: RolloutConfig, log: pl.DataFrame | None = None) -> Plain:
+def plain(env: Scripted, rules: Rules, log: pl.DataFrame | None = None) -> Plain:
     slates = None
     if log is not None:
         slates = {(user, step): items for user, step, items in by_request(log).iter_rows()}
@@ -138,13 +163,13 @@ def check_states(seen: list[States], loop: Plain) -> None:
 
 
 RULES = [
-    RolloutConfig(length=4),
-    RolloutConfig(length=2, after_skip="exclude"),
-    RolloutConfig(length=3, skips=5),
-    RolloutConfig(length=5, skips=2, after_skip="exclude"),
+    Rules(length=4),
+    Rules(length=2, after_skip="exclude"),
+    Rules(length=3, skips=5),
+    Rules(length=5, skips=2, after_skip="exclude"),
 ]
 every_rule = pytest.mark.parametrize("rules", RULES, ids=lambda one: f"L{one.length}-S{one.skips}-{one.after_skip}")
-every_kind = pytest.mark.parametrize("unavailable", ["clicked", "shown", "nothing"])
+every_kind = pytest.mark.parametrize("unavailable", ["liked", "shown", "nothing"])
 
 
 @every_rule
@@ -162,7 +187,7 @@ def test_a_rollout_is_the_plain_loop(unavailable, rules):
 @every_kind
 def test_exploring_rollouts_show_available_items_with_their_exact_propensities(unavailable, rules):
     env, policy = Scripted(unavailable), Watching()
-    log = rollout(env, policy, USERS, 6, rules.model_copy(update={"exploration": EPSILON}))
+    log = rollout(env, policy, USERS, 6, replace(rules, exploration=EPSILON))
     loop = plain(env, rules, log)
     assert log.drop("propensity").rows() == loop.rows
     check_states(policy.seen, loop)
@@ -201,7 +226,7 @@ def test_categories_go_with_their_items():
 
 def test_ended_users_are_shown_nothing():
     env = Scripted()
-    log = rollout(env, Uniform(ITEMS), USERS, 1, RolloutConfig(exploration=RANDOM))
+    log = rollout(env, Uniform(ITEMS), USERS, 1, Rules(exploration=RANDOM))
     for step, slates in enumerate(env.shown):
         alive = step < env.lengths
         assert (slates[~alive] == PAD).all()
@@ -230,7 +255,7 @@ def test_a_catalogue_that_runs_out():
 
 def test_after_skip_repeat_shows_the_same_again_and_exclude_does_not():
     for rule in ("repeat", "exclude"):
-        log = rollout(Scripted("clicked", likes=0.0), Watching(), USERS, 0, RolloutConfig(after_skip=rule))
+        log = rollout(Scripted("liked", likes=0.0), Watching(), USERS, 0, Rules(after_skip=rule))
         slates = {(user, step): items for user, step, items in by_request(log).iter_rows()}
         for (user, step), items in slates.items():
             if step:
@@ -258,7 +283,7 @@ def prepared(log: pl.DataFrame, folder: Path, config: TransitionConfig) -> Datas
 )
 def test_prepare_finds_the_states_that_the_policy_saw(config, after_skip, unavailable, tmp_path):
     env, policy = Scripted(unavailable, likes=0.4), Watching()
-    rules = RolloutConfig(length=config.length, skips=config.skips, after_skip=after_skip, exploration=EPSILON)
+    rules = Rules(length=config.length, skips=config.skips, after_skip=after_skip, exploration=EPSILON)
     log = rollout(env, policy, USERS, 8, rules)
     dataset = prepared(log, tmp_path, config)
     number = dataset.vocabulary.ids.to_numpy()  # items that were never shown have no index
@@ -292,7 +317,7 @@ def test_the_same_users_under_the_same_seed_whatever_the_policy():
     env = Scripted()
     greedy = rollout(env, Watching(), USERS, 4)
     lengths = env.lengths.tolist()
-    random = rollout(env, Uniform(ITEMS), USERS, 4, RolloutConfig(exploration=RANDOM))
+    random = rollout(env, Uniform(ITEMS), USERS, 4, Rules(exploration=RANDOM))
     assert env.lengths.tolist() == lengths
     one, other = answers(greedy), answers(random)
     both = one.keys() & other.keys()
@@ -302,7 +327,7 @@ def test_the_same_users_under_the_same_seed_whatever_the_policy():
 
 
 def test_exploration_does_not_depend_on_the_users():
-    rules = RolloutConfig(exploration=RANDOM)
+    rules = Rules(exploration=RANDOM)
     cold, warm = (Scripted("nothing", likes=likes) for likes in (0.0, 0.9))
     logs = [rollout(env, Uniform(ITEMS), USERS, 4, rules) for env in (cold, warm)]
     assert logs[0]["item_id"].to_list() == logs[1]["item_id"].to_list()
@@ -311,7 +336,7 @@ def test_exploration_does_not_depend_on_the_users():
 
 @pytest.mark.parametrize("exploration", [RANDOM, EPSILON, Exploration(kind="softmax", temperature=2.0)])
 def test_same_seed_same_log_and_another_seed_another(exploration):
-    rules = RolloutConfig(exploration=exploration)
+    rules = Rules(exploration=exploration)
     first, again, other = (rollout(Scripted(), Watching(), USERS, seed, rules) for seed in (3, 3, 4))
     assert first.equals(again)
     assert not first.equals(other)
@@ -319,7 +344,7 @@ def test_same_seed_same_log_and_another_seed_another(exploration):
 
 def test_a_policy_for_another_catalogue_is_refused():
     with pytest.raises(InputError, match="The policy knows 5 items, but the environment has 13"):
-        rollout(Scripted(), Uniform(5), USERS, 0)
+        play(Scripted(), Policy(Uniform(5), Vocabulary(pl.Series("item_id", range(5)))), USERS, 0)
 
 
 def test_progress_runs_from_nothing_towards_the_end():
@@ -345,7 +370,7 @@ def test_the_oracle_sees_what_the_environment_tells():
 def test_the_oracle_beats_chance():
     env: Environment = recsim(EnvironmentOptions())
     seen = rollout(env, Oracle(env), 100, 0)
-    blind = rollout(env, Uniform(env.n_items), 100, 0, RolloutConfig(exploration=RANDOM))
+    blind = rollout(env, Uniform(env.n_items), 100, 0, Rules(exploration=RANDOM))
     clicks = [(log["response"] == "click").sum() / 2000 for log in (seen, blind)]
     assert clicks[0] > clicks[1] + 0.15
 
@@ -376,7 +401,7 @@ def test_candidates_are_of_the_category_that_was_clicked_first(exploration, orac
     categories = np.array([0, 1, 2, 3] * 3 + [-1], np.int32)
     env = Searched("recommended", categories)
     policy = Oracle(env) if oracle else Watching()
-    log = rollout(env, policy, USERS, 3, RolloutConfig(candidates="category", exploration=exploration))
+    log = rollout(env, policy, USERS, 3, Rules(exploration), candidates="category")
     free = set()
     for user, shown in log.group_by("session_id").agg("item_id").iter_rows():
         first = int(env.first[user, 0])
@@ -390,12 +415,12 @@ def test_candidates_are_of_the_category_that_was_clicked_first(exploration, orac
 
 def test_candidates_by_category_need_categories():
     with pytest.raises(InputError, match="need items with categories"):
-        rollout(Scripted(), Watching(), USERS, 0, RolloutConfig(candidates="category"))
+        rollout(Scripted(), Watching(), USERS, 0, candidates="category")
 
 
 @pytest.mark.parametrize("kind", ["epsilon", "softmax"])
 def test_exploring_policies_are_asked_about_those_who_are_there(kind):
     env, policy = Scripted(), Watching()
-    rollout(env, policy, USERS, 2, RolloutConfig(exploration=Exploration(kind=kind, epsilon=0.4)))
+    rollout(env, policy, USERS, 2, Rules(exploration=Exploration(kind=kind, epsilon=0.4)))
     assert [len(one) for one in policy.seen] == [(env.lengths > step).sum() for step in range(len(policy.seen))]
     assert len(policy.seen[-1]) < USERS

@@ -79,7 +79,7 @@ def _largest_one_by_one(usable: Scores, k: int) -> IntArray:
 
 def _largest_of_one(scores: Scores, k: int) -> IntArray:
     """The same for a single row, as servers ask: several times faster, because nothing is made for many rows."""
-    left = np.where(np.isnan(scores), np.float32(-np.inf), scores) if np.isnan(scores.sum()) else scores.copy()
+    left = np.where(np.isnan(scores), np.float32(-np.inf), scores) if np.isnan(scores.min()) else scores.copy()
     found = np.full(k, PAD, np.int32)
     for place in range(k):
         best = int(left.argmax())

@@ -5,12 +5,12 @@ import pytest
 
 from bcd4rec.data.cooccurrence import incidence, item_vectors, varimax
 from bcd4rec.data.sequences import Sequences
+from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
-from bcd4rec.policies.diversity import spread
-from bcd4rec.policies.ranking import Exploration, make_slates
+from bcd4rec.policies.slates import Exploration, Penalty, deviation, make_slates, slate_propensities, spread
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import policy_of
 
 BATCH, ITEMS, WIDTH, SLATE = 5, 11, 3, 4
 
@@ -18,6 +18,10 @@ BATCH, ITEMS, WIDTH, SLATE = 5, 11, 3, 4
 def unit_vectors(rng: np.random.Generator) -> np.ndarray:
     vectors = rng.standard_normal((ITEMS, WIDTH)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def penalty(scores: np.ndarray, vectors: np.ndarray, strength: float) -> Penalty:
+    return spread(np.float32(strength) * deviation(scores), vectors)
 
 
 def plain_slates(scores: np.ndarray, vectors: np.ndarray, strength: float) -> list[list[int]]:
@@ -43,17 +47,43 @@ def test_slates_equal_a_plain_loop(strength: float) -> None:
     scores = rng.standard_normal((BATCH, ITEMS)).astype(np.float32)
     scores[1, :4] = -np.inf
     vectors = unit_vectors(rng)
-    regard = spread(scores, vectors, strength)
-    slates = make_slates(scores, SLATE, Exploration(), np.random.default_rng(0), regard)
+    lost = penalty(scores, vectors, strength)
+    slates = make_slates(scores, SLATE, Exploration(), np.random.default_rng(0), lost)
     assert slates.items.tolist() == plain_slates(scores, vectors, strength)
     assert (slates.propensities == 1).all()
+    assert (slate_propensities(scores, slates.items, Exploration(), penalty(scores, vectors, strength)) == 1).all()
+
+
+def test_a_pool_of_some_items_is_as_a_catalogue_without_the_others() -> None:
+    rng = np.random.default_rng(6)
+    vectors = unit_vectors(rng)
+    pool = np.array([[1, 2, 4, 7, 8, 10], [0, 3, 4, 5, 9, PAD]], np.int32)
+    scores = rng.standard_normal(pool.shape).astype(np.float32)
+    scores[1, 5] = -np.inf
+    whole = np.full((2, ITEMS), -np.inf, np.float32)
+    for row, column in np.ndindex(pool.shape):
+        if pool[row, column] != PAD:
+            whole[row, pool[row, column]] = scores[row, column]
+    loss = deviation(scores)
+    columns = make_slates(scores, SLATE, Exploration(), rng, spread(loss, vectors, pool)).items
+    expected = make_slates(whole, SLATE, Exploration(), rng, spread(loss, vectors)).items
+    assert np.take_along_axis(pool, columns, axis=1).tolist() == expected.tolist()
+
+
+def test_the_probability_of_a_diverse_slate_that_explores() -> None:
+    rng, explores = np.random.default_rng(8), Exploration(kind="epsilon", epsilon=0.3)
+    scores, vectors = rng.standard_normal((BATCH, ITEMS)).astype(np.float32), unit_vectors(rng)
+    slates = make_slates(scores, SLATE, explores, rng, penalty(scores, vectors, 0.8))
+    again = slate_propensities(scores, slates.items, explores, penalty(scores, vectors, 0.8))
+    np.testing.assert_allclose(again, slates.propensities, rtol=1e-6)
+    assert len(set(np.round(again.ravel(), 4))) > 2
 
 
 def test_strength_does_not_depend_on_the_unit_of_the_scores() -> None:
     rng = np.random.default_rng(4)
     scores, vectors = rng.standard_normal((BATCH, ITEMS)).astype(np.float32), unit_vectors(rng)
     found = [
-        make_slates(unit, SLATE, Exploration(), rng, spread(unit, vectors, 0.8)).items.tolist()
+        make_slates(unit, SLATE, Exploration(), rng, penalty(unit, vectors, 0.8)).items.tolist()
         for unit in (scores, 8 * scores + 64)
     ]
     assert found[0] == found[1]
@@ -62,14 +92,15 @@ def test_strength_does_not_depend_on_the_unit_of_the_scores() -> None:
 
 def test_softmax_exploration_is_refused() -> None:
     scores = np.zeros((BATCH, ITEMS), np.float32)
-    regard = spread(scores, unit_vectors(np.random.default_rng(0)), 1.0)
+    lost = penalty(scores, unit_vectors(np.random.default_rng(0)), 1.0)
     with pytest.raises(InputError, match="not by softmax"):
-        make_slates(scores, SLATE, Exploration(kind="softmax"), np.random.default_rng(0), regard)
+        make_slates(scores, SLATE, Exploration(kind="softmax"), np.random.default_rng(0), lost)
 
 
-def test_rollouts_without_vectors_are_refused() -> None:
-    with pytest.raises(InputError, match="--dataset"):
-        rollout(InterestEvolution(), Uniform(200), 3, 0, RolloutConfig(diversity=1.0))
+def test_diversity_without_vectors_is_refused() -> None:
+    environment = InterestEvolution()
+    with pytest.raises(InputError, match="which items are alike"):
+        policy_of(Uniform(200), environment, "test").with_rule(diversity=1.0)
 
 
 def test_incidence_counts_a_session_once() -> None:
