@@ -7,7 +7,8 @@ from bcd4rec.data.cooccurrence import incidence, item_vectors, varimax
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
-from bcd4rec.policies.slates import Exploration, Penalty, deviation, make_slates, slate_propensities, spread
+from bcd4rec.policies import slates
+from bcd4rec.policies.slates import Exploration, Spread, deviation, make_slates, slate_propensities
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import policy_of
@@ -20,8 +21,8 @@ def unit_vectors(rng: np.random.Generator) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def penalty(scores: np.ndarray, vectors: np.ndarray, strength: float) -> Penalty:
-    return spread(np.float32(strength) * deviation(scores), vectors)
+def penalty(scores: np.ndarray, vectors: np.ndarray, strength: float) -> Spread:
+    return Spread(np.float32(strength) * deviation(scores), vectors)
 
 
 def plain_slates(scores: np.ndarray, vectors: np.ndarray, strength: float) -> list[list[int]]:
@@ -65,9 +66,22 @@ def test_a_pool_of_some_items_is_as_a_catalogue_without_the_others() -> None:
         if pool[row, column] != PAD:
             whole[row, pool[row, column]] = scores[row, column]
     loss = deviation(scores)
-    columns = make_slates(scores, SLATE, Exploration(), rng, spread(loss, vectors, pool)).items
-    expected = make_slates(whole, SLATE, Exploration(), rng, spread(loss, vectors)).items
+    columns = make_slates(scores, SLATE, Exploration(), rng, Spread(loss, vectors, pool)).items
+    expected = make_slates(whole, SLATE, Exploration(), rng, Spread(loss, vectors)).items
     assert np.take_along_axis(pool, columns, axis=1).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("strength", [0.1, 1.0, 30.0])
+def test_large_catalogues_are_as_small_ones(strength: float) -> None:
+    """A few of the best items are looked at; where these lose too much, all are."""
+    rng = np.random.default_rng(9)
+    items = 4 * slates.POOL * SLATE + 37
+    vectors = np.abs(rng.standard_normal((items, WIDTH))).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    scores = np.round(rng.standard_normal((BATCH, items)) * 4).astype(np.float32)  # with ties
+    scores[2, 5:] = -np.inf
+    found = make_slates(scores, SLATE, Exploration(), rng, penalty(scores, vectors, strength))
+    assert found.items.tolist() == plain_slates(scores, vectors, strength)
 
 
 def test_the_probability_of_a_diverse_slate_that_explores() -> None:

@@ -21,14 +21,13 @@ from bcd4rec.policies.ranking import exclude
 from bcd4rec.policies.scorer import Drawing, Explaining, Scorer
 from bcd4rec.policies.slates import (
     Exploration,
-    Penalty,
     SlateRule,
     Slates,
+    Spread,
     Unavailable,
     deviation,
     make_slates,
     slate_propensities,
-    spread,
 )
 
 GREEDY = Exploration()
@@ -220,11 +219,11 @@ class Policy:
             parts.append(unavailable)
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
-    def _penalty(self, scores: FloatArray, pool: IntArray | None, loss: FloatArray | None = None) -> Penalty | None:
+    def _penalty(self, scores: FloatArray, pool: IntArray | None, loss: FloatArray | None = None) -> Spread | None:
         if not self.rule.diversity or self.vectors is None:
             return None
         loss = self.rule.diversity * deviation(scores) if loss is None else loss
-        return spread(loss.astype(np.float32), self.vectors, pool)
+        return Spread(loss.astype(np.float32), self.vectors, pool)
 
     # ---- for people
 

@@ -5,7 +5,6 @@ and after every place items like the one just placed lose by the rule's diversit
 probability of an item in its place, given the items above it, so that their product is the probability of the slate.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,14 +16,13 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Doubles, Scores, exclude, top, without_nan
 
+POOL = 8  # times as many items as places are looked at for a diverse slate, unless that does not suffice
 TRIES = 8  # random items are drawn blindly so many times before the available ones are looked up
 
 AfterSkip = Literal["repeat", "exclude"]
 Unavailable = Literal["liked", "shown", "recommended", "nothing"]
 """Which items of a session are not recommended again: those that were liked, shown (liked before the first
 recommendation, or recommended), only those that were recommended, or none."""
-Penalty = Callable[[Scores, NDArray[np.intp], NDArray[np.int64]], None]
-"""`penalty(scores, rows, columns)` lowers the scores of `rows` in place once a place of theirs holds `columns`."""
 
 
 class Exploration(Config):
@@ -70,15 +68,61 @@ class Slates(NamedTuple):
     values: FloatArray  # (B, K) the scores of the items
 
 
+def deviation(scores: FloatArray) -> FloatArray:
+    """(B,) the standard deviations of the finite scores (B, A) of each row; 0 where there are none."""
+    usable = np.isfinite(scores)
+    count = np.maximum(usable.sum(axis=1), 1)
+    mean = np.where(usable, scores, 0.0).sum(axis=1) / count
+    squares = np.where(usable, (scores - mean[:, None]) ** 2, 0.0)
+    return np.asarray(np.sqrt(squares.sum(axis=1) / count), np.float32)
+
+
+class Spread:
+    """Slates that do not stake everything on one kind of item: what items lose once another is placed.
+
+    The best K items of one score are often K times the same thing, and if the guess is wrong, all of the slate is. A
+    user chooses among what is shown, so the second item of a kind adds less than the first: items like the one just
+    placed lose `loss` · max(cos(i, j), 0), where cos is taken between the unit `vectors` (A, D) of items that people
+    liked together. The loss (B,) is λ · σ, σ being the standard deviation of the state's scores, so that λ means the
+    same for every scorer.
+
+    With `pool` (B, C) the columns of the scores are these items, padded with `PAD`.
+    """
+
+    def __init__(self, loss: FloatArray, vectors: FloatArray, pool: IntArray | None = None):
+        self._loss, self._vectors, self._pool = loss, vectors, pool
+        self._pooled = None if pool is None else vectors[np.maximum(pool, 0)]  # (B, C, D)
+
+    def __call__(self, scores: Scores, rows: NDArray[np.intp], columns: NDArray[np.integer[Any]]) -> None:
+        """Lower the scores of `rows` in place once a place of theirs holds `columns`."""
+        if self._pooled is None:
+            alike = self._vectors[columns] @ self._vectors.T
+        else:
+            alike = np.einsum("bcd,bd->bc", self._pooled[rows], self._pooled[rows, columns])
+        scores[rows] -= self._loss[rows, None] * np.maximum(alike, 0.0)
+
+    def among(self, columns: IntArray) -> "Spread":
+        """For scores of these columns (B, C) alone."""
+        pool = columns if self._pool is None else np.take_along_axis(self._pool, columns, axis=1)
+        return Spread(self._loss, self._vectors, pool)
+
+    def of(self, rows: NDArray[np.intp]) -> "Spread":
+        """For the scores of these rows alone."""
+        return Spread(self._loss[rows], self._vectors, None if self._pool is None else self._pool[rows])
+
+
 def make_slates(
-    scores: FloatArray, k: int, exploration: Exploration, rng: np.random.Generator, penalty: Penalty | None = None
+    scores: FloatArray, k: int, exploration: Exploration, rng: np.random.Generator, penalty: Spread | None = None
 ) -> Slates:
     """Slates of `k` columns of the scores (B, A), in which unavailable items are −inf."""
     places = min(k, scores.shape[1])
     epsilon = _epsilon(exploration, penalty)
     if exploration.kind == "softmax":
         items, propensities = _draw_softmax(without_nan(scores), places, exploration.temperature, rng)
-    elif epsilon or penalty is not None:
+    elif penalty is not None and not epsilon:
+        items = _diverse(without_nan(scores), places, penalty)
+        propensities = np.ones(items.shape, np.float32)
+    elif epsilon:
         items, propensities = _draw_epsilon(without_nan(scores), places, epsilon, rng, penalty)
     else:
         items = top(scores, places)
@@ -90,7 +134,7 @@ def make_slates(
 
 
 def slate_propensities(
-    scores: FloatArray, items: IntArray, exploration: Exploration, penalty: Penalty | None = None
+    scores: FloatArray, items: IntArray, exploration: Exploration, penalty: Spread | None = None
 ) -> FloatArray:
     """(B, K) with which probability each of the given `items` (B, K) comes to its place, given those above.
 
@@ -117,7 +161,7 @@ def slate_propensities(
     return result
 
 
-def _epsilon(exploration: Exploration, penalty: Penalty | None) -> float:
+def _epsilon(exploration: Exploration, penalty: Spread | None) -> float:
     if exploration.kind == "own":
         raise InputError("Only a policy that draws its slates itself has exploration of its own.")
     if exploration.kind == "softmax" and penalty is not None:
@@ -126,7 +170,7 @@ def _epsilon(exploration: Exploration, penalty: Penalty | None) -> float:
 
 
 def _draw_epsilon(
-    scores: Scores, k: int, epsilon: float, rng: np.random.Generator, penalty: Penalty | None = None
+    scores: Scores, k: int, epsilon: float, rng: np.random.Generator, penalty: Spread | None = None
 ) -> tuple[IntArray, FloatArray]:
     """Place by place: with probability ε any of the items that are left, else the best of them. `scores` is used up."""
     items = np.full((len(scores), k), PAD, np.int32)
@@ -146,6 +190,33 @@ def _draw_epsilon(
         if penalty is not None:
             penalty(scores, rows, drawn)
     return items, propensities
+
+
+def _diverse(scores: Scores, k: int, penalty: Spread) -> IntArray:
+    """As `_draw_epsilon` with ε = 0, of a few of the best items where there are many: others can only lose.
+
+    What an item loses is never negative, so nothing outside of the best M can win while the winner is above the least
+    of them; rows where it is not are done in full.
+    """
+    size = POOL * k
+    if scores.shape[1] <= 4 * size:
+        return _draw_epsilon(scores, k, 0.0, np.random.default_rng(0), penalty)[0]
+    pool = np.sort(np.argpartition(scores, -size, axis=1)[:, -size:], axis=1).astype(np.int32)
+    left = np.take_along_axis(scores, pool, axis=1)
+    least = left.min(axis=1)
+    few, rows = penalty.among(pool), np.arange(len(scores))
+    items = np.full((len(scores), k), PAD, np.int32)
+    sure = np.ones(len(scores), np.bool_)
+    for place in range(k):
+        best = left.argmax(axis=1)
+        sure &= left[rows, best] > least
+        items[:, place] = pool[rows, best]
+        left[rows, best] = -np.inf
+        few(left, rows, best)
+    if (unsure := np.flatnonzero(~sure)).size:
+        again = _draw_epsilon(scores[unsure], k, 0.0, np.random.default_rng(0), penalty.of(unsure))
+        items[unsure] = again[0]
+    return items
 
 
 def _any_items(scores: Scores, rows: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -199,35 +270,3 @@ def _log_sum(weights: Doubles) -> Doubles:
     with np.errstate(divide="ignore"):
         logs: Doubles = np.log(np.exp(weights - highest).sum(axis=1, keepdims=True))
     return highest + logs
-
-
-def deviation(scores: FloatArray) -> FloatArray:
-    """(B,) the standard deviations of the finite scores (B, A) of each row; 0 where there are none."""
-    usable = np.isfinite(scores)
-    count = np.maximum(usable.sum(axis=1), 1)
-    mean = np.where(usable, scores, 0.0).sum(axis=1) / count
-    squares = np.where(usable, (scores - mean[:, None]) ** 2, 0.0)
-    return np.asarray(np.sqrt(squares.sum(axis=1) / count), np.float32)
-
-
-def spread(loss: FloatArray, vectors: FloatArray, pool: IntArray | None = None) -> Penalty:
-    """Slates that do not stake everything on one kind of item: what items lose after each place.
-
-    The best K items of one score are often K times the same thing, and if the guess is wrong, all of the slate is. A
-    user chooses among what is shown, so the second item of a kind adds less than the first: items like the one just
-    placed lose `loss` · max(cos(i, j), 0), where cos is taken between the unit `vectors` (A, D) of items that people
-    liked together. The loss (B,) is λ · σ, σ being the standard deviation of the state's scores, so that λ means the
-    same for every scorer.
-
-    With `pool` (B, C) the columns of the scores are these items, padded with `PAD`.
-    """
-    pooled = None if pool is None else vectors[np.maximum(pool, 0)]  # (B, C, D)
-
-    def penalty(left: NDArray[np.floating[Any]], rows: NDArray[np.intp], columns: NDArray[np.int64]) -> None:
-        if pooled is None:
-            alike = vectors[columns] @ vectors.T
-        else:
-            alike = np.einsum("bcd,bd->bc", pooled[rows], pooled[rows, columns])
-        left[rows] -= loss[rows, None] * np.maximum(alike, 0.0)
-
-    return penalty
