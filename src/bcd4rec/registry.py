@@ -2,7 +2,9 @@
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from bcd4rec.errors import InputError
@@ -15,11 +17,12 @@ class Registry(Generic[Part]):
     """A table name -> part, filled by importing the modules of `packages` when a name is first asked for.
 
     A module named like the part is tried before all others, so that looking up one part does not import
-    everything; modules whose optional dependencies are not installed are passed over.
+    everything; modules whose optional dependencies are not installed are passed over. `constant` is what the registry
+    is called in the code: then names can be told without importing anything.
     """
 
-    def __init__(self, kind: str, *packages: str):
-        self.kind = kind
+    def __init__(self, kind: str, *packages: str, constant: str = ""):
+        self.kind, self.constant = kind, constant
         self._packages = packages
         self._parts: dict[str, Part] = {}
         self._missing: dict[str, str] = {}  # module -> the dependency it lacks
@@ -64,10 +67,30 @@ class Registry(Generic[Part]):
         self._load()
         return sorted(self._parts)
 
+    def declared(self) -> dict[str, str]:
+        """The names that the files of the packages register, each with its module, read without importing them.
+
+        For help texts, which must be quick, and for parts whose dependencies are missing.
+        """
+        pattern = re.compile(rf'^@{self.constant}\.register\("([^"]+)"\)', re.MULTILINE)
+        files = sorted(
+            file
+            for package in self._packages
+            for folder in importlib.import_module(package).__path__
+            for file in Path(folder).glob("*.py")
+        )
+        found = {name: file.stem for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
+        return dict(sorted(found.items()))
+
+    def _lacks(self, name: str) -> str | None:
+        """The dependency that the part of this name lacks."""
+        module = self.declared().get(name, name) if self.constant and self._missing else name
+        return self._missing.get(module)
+
     def __contains__(self, name: str) -> bool:
         """Also of a part that lacks its dependency: asking for it tells which."""
         self._load(name)
-        return name in self._parts or name in self._missing
+        return name in self._parts or self._lacks(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -76,8 +99,8 @@ class Registry(Generic[Part]):
         self._load(name)
         if name in self._parts:
             return self._parts[name]
-        if name in self._missing:
-            raise InputError(f"The {self.kind} {name!r} needs {self._missing[name]}: {INSTALL}.")
+        if lack := self._lacks(name):
+            raise InputError(f"The {self.kind} {name!r} needs {lack}: {INSTALL}.")
         lacking = ", ".join(sorted(set(self._missing.values())))
         more = f" (and more with {lacking}: {INSTALL})" if lacking else ""
         raise InputError(f"Unknown {self.kind} {name!r}; known are {', '.join(self.names())}{more}.")

@@ -36,7 +36,7 @@ def worlds(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
-    from bcd4rec.experiments.fitting import agents
+    from bcd4rec.agents.agent import AGENTS
     from bcd4rec.sim.rollout import RolloutConfig
 
     set_threads(1)
@@ -55,8 +55,8 @@ def worlds(
         raise InputError("There is nothing to measure; name worlds with --only or data sets with --log.")
     chosen = methods.split(",") if methods else list(running.METHODS)
     for name in chosen:
-        if name not in BASELINES and name not in agents():
-            raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*agents(), *BASELINES])}.")
+        if name not in BASELINES and name not in AGENTS:
+            raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*AGENTS, *BASELINES])}.")
     with progress() as tick:
         found = running.run(out, names, logs, chosen, seeds, users, tick, rules)
     if json:
