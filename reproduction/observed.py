@@ -14,12 +14,11 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.learner import Batch, seeded
+from bcd4rec.agents.agent import AGENTS, Batch
+from bcd4rec.agents.q_learning import QLearningConfig, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.fitting import agents
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.models.encoder import Encoder
 from bcd4rec.models.q_network import QNetwork
@@ -52,7 +51,7 @@ class ObservingNetwork(QNetwork):
 
     encoder: Observed
 
-    def __init__(self, categories: FloatArray, seen: FloatArray, config: AgentConfig):
+    def __init__(self, categories: FloatArray, seen: FloatArray, config: QLearningConfig):
         super().__init__(categories, config.shape())
         self.encoder = Observed(seen, categories.shape[1] + int(config.state_value))
 
@@ -142,7 +141,7 @@ def _learn(
     seed: int,
 ) -> ObservingNetwork:
     # What it sees of a user is no session that evidence could be counted in.
-    config = agents()[online.method].parse({"evidence": False} | settings, f"{online.method} --set")
+    config = AGENTS[online.method].parse({"evidence": False} | settings, f"{online.method} --set")
     categories = np.eye(environment.config.categories, dtype=np.float32)[environment.categories]
     with seeded(seed, "network"):
         network = ObservingNetwork(categories, seen, config)

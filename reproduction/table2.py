@@ -1,8 +1,8 @@
 """Table 2: the variants of agents, read off their configurations."""
 
+from bcd4rec.agents.agent import AGENTS as REGISTERED
 from bcd4rec.evaluation.findings import Finding, Grid
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.experiments.fitting import agents
 from reproduction.results import Results
 from reproduction.second_domain import AGENTS
 
@@ -10,7 +10,7 @@ from reproduction.second_domain import AGENTS
 def finding(results: Results) -> Finding:
     rows = []
     for name in AGENTS:
-        config = agents()[name].parse({}, name)
+        config = REGISTERED[name].parse({}, name)
         rows.append([NAMES[name], _mark(config.beta > 0), _mark(config.head != "expected"), config.head])
     columns = ["method", "batch-constrained", "distributional", "our head"]
     return Finding(

@@ -14,7 +14,8 @@ from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.experiments.fitting import agents, fit
+from bcd4rec.agents.agent import AGENTS
+from bcd4rec.experiments.fitting import fit
 from bcd4rec.runner.grid import Store, plan, run
 from reproduction import figure1, printed, studies, table1
 from reproduction.findings import reproduce
@@ -54,8 +55,8 @@ def test_every_study_has_a_finding_and_every_run_can_be_begun():
         for study in studies.names():
             assert callable(importlib.import_module(f"reproduction.{study}").finding)
             for one in lab.runs(study):
-                if one.method in agents():
-                    agents()[one.method].parse(dict(lab.trained(one, 0).settings), study)
+                if one.method in AGENTS:
+                    AGENTS[one.method].parse(dict(lab.trained(one, 0).settings), study)
                 else:
                     BASELINES[one.method].parse(dict(lab.trained(one, 0).settings), study)
 

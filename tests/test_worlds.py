@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
+from bcd4rec.agents.agent import AGENTS
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.experiments import worlds
-from bcd4rec.experiments.fitting import agents, fit
+from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.worlds import World
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
@@ -55,7 +56,7 @@ def test_a_log_without_held_out_sessions_judges_nobody(dataset, tmp_path):
 
 
 def test_a_checkpoint_of_other_settings_is_refused(dataset, tmp_path):
-    config = agents()["iqn"].parse({"updates": 4}, "test")
+    config = AGENTS["iqn"].parse({"updates": 4}, "test")
     trainer = Trainer(config, dataset, seed=2)
     next(iter(trainer.run(2)))
     trainer.save(tmp_path / "checkpoint")
@@ -80,8 +81,8 @@ def test_the_search_takes_the_run_that_ranks_validation_slates_best(dataset):
     found = fit("bcd4rec", dataset, {"updates": 30}, seed=2)
     told = found.about["search"]
     measures = [one["measure"] for one in told["tried"]]
-    assert [one["shrink"] for one in told["tried"]] == [1.0, 10.0, 100.0]
-    assert told["shrink"] == told["tried"][int(np.argmax(measures))]["shrink"] == found.about["config"]["shrink"]
+    assert [one["strength"] for one in told["tried"]] == [1.0, 10.0, 100.0]
+    assert told["chosen"] == told["tried"][int(np.argmax(measures))]["strength"] == found.about["config"]["shrink"]
 
 
 @pytest.mark.parametrize(("settings", "search"), [({"shrink": 3.0}, "quick"), ({}, "none")])

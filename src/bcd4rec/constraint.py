@@ -1,4 +1,4 @@
-"""Behaviour probabilities -> allowed actions; constrained argmax, dense and over ragged sets."""
+"""Behaviour probabilities -> allowed actions; constrained argmax over ragged sets."""
 
 import math
 from collections.abc import Callable
@@ -35,11 +35,6 @@ def mask_values(values: Tensor, allowed: Tensor) -> Tensor:
     return values.masked_fill(~allowed, -math.inf)
 
 
-def constrained_argmax(values: Tensor, allowed: Tensor | None = None) -> Tensor:
-    """(B,) the best allowed action of values (B, A); among equals the lowest index."""
-    return (values if allowed is None else mask_values(values, allowed)).argmax(dim=1)
-
-
 @dataclass(frozen=True)
 class AllowedSets:
     """The allowed actions of each row: those of row j are `items[offsets[j]:offsets[j + 1]]`, in ascending order."""
@@ -71,7 +66,7 @@ class AllowedSets:
 
         With `limit` > 0 at most so many actions, the likeliest, are kept for each row.
         """
-        items, sizes = [torch.zeros(0, dtype=torch.int32)], [torch.zeros(0, dtype=torch.int64)]
+        items, sizes = [], []
         for start in range(0, rows, chunk):
             scores = log_probabilities(start, min(start + chunk, rows))
             mask = allowed_mask(scores, beta, form)
@@ -80,15 +75,17 @@ class AllowedSets:
                 mask &= torch.zeros_like(mask).scatter_(1, likeliest, True)
             items.append(mask.nonzero()[:, 1].to(torch.int32))
             sizes.append(mask.sum(dim=1))
-        ends = torch.cat(sizes).cumsum(0)
-        return cls(torch.cat(items), torch.cat([torch.zeros(1, dtype=torch.int64), ends]))
+        if not items:
+            return cls(torch.zeros(0, dtype=torch.int32), torch.zeros(1, dtype=torch.int64))
+        return cls(torch.cat(items), torch.nn.functional.pad(torch.cat(sizes).cumsum(0), (1, 0)))
 
     def gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The sets of some rows one after another: the actions, and which of `rows` each belongs to."""
         starts, sizes = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
-        owner = torch.repeat_interleave(torch.arange(len(rows)), sizes)
+        device = rows.device
+        owner = torch.repeat_interleave(torch.arange(len(rows), device=device), sizes)
         first = sizes.cumsum(0) - sizes
-        position = torch.arange(len(owner)) - first[owner] + starts[owner]
+        position = torch.arange(len(owner), device=device) - first[owner] + starts[owner]
         return self.items[position].long(), owner
 
     def argmax(self, rows: Tensor, vectors: Tensor, matrix: Tensor) -> Tensor:
@@ -105,17 +102,17 @@ class AllowedSets:
 
     def _dense_argmax(self, rows: Tensor, values: Tensor) -> Tensor:
         """As `argmax`, of values (B, A). Row by row: the sets are long, so a loop in NumPy is quicker than indexing."""
-        items, offsets = self.items.numpy(), self.offsets.numpy()
+        items, offsets = self.items.cpu().numpy(), self.offsets.cpu().numpy()
         sets = (items[offsets[row] : offsets[row + 1]] for row in rows.tolist())
-        best = [one[row[one].argmax()] for one, row in zip(sets, values.detach().numpy(), strict=True)]
-        return torch.from_numpy(np.array(best, np.int64))
+        best = [one[row[one].argmax()] for one, row in zip(sets, values.detach().cpu().numpy(), strict=True)]
+        return torch.from_numpy(np.array(best, np.int64)).to(rows.device)
 
 
 def segment_argmax(values: Tensor, owner: Tensor, segments: int) -> Tensor:
     """(segments,) the first place of the largest value of each segment; `owner` is ascending, no segment is empty."""
     best = values.new_full((segments,), -math.inf).scatter_reduce(0, owner, values, "amax")
-    positions = torch.arange(len(values)).masked_fill(values != best[owner], len(values))
-    return torch.full((segments,), len(values)).scatter_reduce(0, owner, positions, "amin")
+    positions = torch.arange(len(values), device=values.device).masked_fill(values != best[owner], len(values))
+    return torch.full((segments,), len(values), device=values.device).scatter_reduce(0, owner, positions, "amin")
 
 
 @torch.no_grad()
@@ -123,9 +120,9 @@ def behaviour_sets(
     model: BehaviourModel, sessions: IntArray, beta: float, form: Form = "relative", limit: int = 0
 ) -> AllowedSets:
     """The allowed sets of `sessions` (n, L) under a frozen M, in chunks whose memory does not grow with A."""
-    chunk = min(1024, max(1, 2**24 // len(model.embeddings)))
+    chunk, device = min(1024, max(1, 2**24 // len(model.embeddings))), model.embeddings.device
 
     def log_probabilities(start: int, stop: int) -> Tensor:
-        return model.log_probabilities(torch.from_numpy(np.array(sessions[start:stop])))
+        return model.log_probabilities(torch.from_numpy(np.array(sessions[start:stop])).to(device))
 
     return AllowedSets.build(log_probabilities, len(sessions), beta, form, chunk, limit)

@@ -4,7 +4,9 @@ import importlib
 import importlib.abc
 import importlib.util
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from bcd4rec.errors import InputError
@@ -25,11 +27,12 @@ class Registry(Generic[Part]):
     """A table name -> part, filled by importing the modules of `packages` when a name is first asked for.
 
     The module whose source holds the name as a string is tried before all others, so that looking up one part does not
-    import everything; modules whose optional dependencies are not installed are passed over.
+    import everything; modules whose optional dependencies are not installed are passed over. `constant` is what the
+    registry is called in the code: then names can be told without importing anything.
     """
 
-    def __init__(self, kind: str, *packages: str):
-        self.kind = kind
+    def __init__(self, kind: str, *packages: str, constant: str = ""):
+        self.kind, self.constant = kind, constant
         self._packages = packages
         self._parts: dict[str, Part] = {}
         self._missing: dict[str, str] = {}  # module -> the dependency it lacks
@@ -73,6 +76,21 @@ class Registry(Generic[Part]):
     def names(self) -> list[str]:
         self._load()
         return sorted(self._parts)
+
+    def declared(self) -> dict[str, str]:
+        """The names that the files of the packages register, each with its module, read without importing them.
+
+        For help texts, which must be quick, and for parts whose dependencies are missing.
+        """
+        pattern = re.compile(rf'^@{self.constant}\.register\("([^"]+)"\)', re.MULTILINE)
+        files = sorted(
+            file
+            for package in self._packages
+            for folder in importlib.import_module(package).__path__
+            for file in Path(folder).glob("*.py")
+        )
+        found = {name: file.stem for file in files for name in pattern.findall(file.read_text(encoding="utf-8"))}
+        return dict(sorted(found.items()))
 
     def __contains__(self, name: str) -> bool:
         """Also of a part that lacks its dependency: asking for it tells which."""

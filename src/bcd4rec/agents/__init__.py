@@ -1,1 +1,1 @@
-"""Agents that learn a policy from logged transitions: one implementation, two switches (quantile head, constraint)."""
+"""Agents that learn a policy from logged transitions, one file each; what they have in common is in `agent`."""

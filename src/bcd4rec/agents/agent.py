@@ -1,135 +1,138 @@
-"""What an agent is: one configuration for all, and the registry of the named ones."""
+"""What an agent is: settings that know how to build a learner, and a learner that the trainer drives.
 
-from typing import Literal, Self
+A new agent is one file in this folder: a class of settings, registered under a name. Nothing here needs torch.
+"""
 
-from pydantic import Field, model_validator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from bcd4rec.constraint import Form
-from bcd4rec.models.pretraining import Pretraining
-from bcd4rec.models.q_network import QNetworkConfig
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from bcd4rec.config import Config
+from bcd4rec.data.dataset import Dataset, Transitions
+from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.registry import Registry
 
-# What only one of the two networks asks for; the other would ignore it.
-EVIDENCE_ONLY = frozenset({"shrink", "rewards", "next_actions"})
-EMBEDDINGS_ONLY = frozenset(
-    {
-        *(set(QNetworkConfig.model_fields) - {"head", "quantiles", "cosines"}),
-        *("constraint", "behaviour", "behaviour_epochs", "allowed_limit", "negatives"),
-        *("dimension", "pretraining", "pretraining_epochs", "embedding_scale"),
-    }
-)
+if TYPE_CHECKING:
+    import torch
+
+    Trained = torch.nn.Module | torch.optim.Optimizer
+
+Notify = Callable[[str, float], None]  # what is being trained, and the loss of its last epoch, if it has one
 
 
-class AgentConfig(QNetworkConfig):
-    """Batch-constrained (distributional) Q-learning on logged transitions.
+def silent(stage: str, loss: float) -> None:
+    """For callers that show no progress."""
 
-    The named agents override `head` and `beta` and nothing else. γ and L come with the data set. A setting that the
-    chosen network would ignore is an error: `EVIDENCE_ONLY` and `EMBEDDINGS_ONLY` list them.
+
+@dataclass(frozen=True)
+class Batch:
+    """B transitions; states are rows of the data set's table of states."""
+
+    state: IntArray
+    action: IntArray
+    reward: FloatArray
+    next_state: IntArray
+    discount: FloatArray
+    row: IntArray  # which of the material's transitions they are
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update saw."""
+
+    loss: float
+    target: float  # mean of the target values, in the unit of the (centred) rewards
+    allowed: float  # share of the catalogue that was allowed as a next action
+
+
+class Material(Protocol):
+    """What an agent learns from, made once for all agents that differ in training alone."""
+
+    @property
+    def transitions(self) -> Transitions: ...
+
+    @property
+    def usable(self) -> NDArray[np.int64]:
+        """The rows of `transitions` that batches are drawn from."""
+        ...
+
+    @property
+    def start(self) -> SavedScorer | None:
+        """The policy that training starts at and its strength is judged against; None where it starts at nothing."""
+        ...
+
+    @property
+    def nothing_to_learn(self) -> str | None:
+        """Why the log can teach nothing beyond `start`; None where it can."""
+        ...
+
+
+class Agent(Protocol):
+    """A learner. All randomness comes from its seed and the step, so that a checkpoint resumes to the same bits."""
+
+    offset: float  # what centred rewards took off the returns
+
+    def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
+        """The next `target_every` updates will ask for these states; `copy_target`: this is where a period begins."""
+        ...
+
+    def update(self, batch: Batch, step: int) -> Update: ...
+
+    def mean_value(self, ids: NDArray[np.int64]) -> float:
+        """Q̄: the mean over states of the value of the best action, in the unit of the rewards."""
+        ...
+
+    def policy(self) -> SavedScorer:
+        """What has been learned, on a copy of the weights."""
+        ...
+
+    def parts(self) -> "dict[str, Trained]":
+        """All that changes in training, by name: what a checkpoint holds."""
+        ...
+
+
+class AgentConfig(Config):
+    """What the trainer asks of the settings of any agent. γ and L come with the data set.
+
+    `presets` are settings by name for `--preset`; `paper` is the form that the paper prints, where there is one.
     """
 
-    evidence: bool = Field(
-        default=True,
-        description="Values over what log and session say about an item, starting at the response model's; "
-        "false: a network like the paper's, over item embeddings alone.",
-    )
-    shrink: float = Field(
-        default=10.0, ge=0, description="How strongly values are drawn to the response model's; evidence=true only."
-    )
-    rewards: Literal["model", "logged"] = Field(
-        default="model",
-        description="Rewards drawn from the response model, free of the place in the slate, or those of the log; "
-        "evidence=true only.",
-    )
-    next_actions: int = Field(
-        default=32,
-        ge=1,
-        description="The best next action is sought among so many allowed ones, the best by the response model; "
-        "evidence=true only.",
-    )
-    beta: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="β: how likely, to the behaviour model, a next action must be; 0 is no constraint.",
-    )
-    constraint: Form = Field(
-        default="relative",
-        description="relative: p ≥ β · max p; literal: p > β, else the mode; evidence=false only.",
-    )
-    behaviour: Literal["frozen", "joint"] = Field(
-        default="frozen",
-        description="Train the behaviour model first and freeze it, or along with the agent; evidence=false only.",
-    )
-    behaviour_epochs: int = Field(
-        default=1,
-        ge=0,
-        description="Passes over the log when the behaviour model is trained first; evidence=false only.",
-    )
-    allowed_limit: int = Field(
-        default=0,
-        ge=0,
-        description="At most so many allowed actions for a state, the likeliest; 0 is no limit; evidence=false only.",
-    )
-    constrain_serving: bool = Field(
-        default=False, description="Recommend allowed items only, too; the paper constrains the target alone."
-    )
-    dimension: int = Field(default=100, ge=2, description="d: entries of an item embedding; evidence=false only.")
-    pretraining: Pretraining = Field(
-        default="srgnn",
-        description="How item embeddings start: srgnn, item2vec, svd (of co-clicks), none; evidence=false only.",
-    )
-    pretraining_epochs: int = Field(
-        default=10, ge=0, description="Passes over the positive responses in pre-training; evidence=false only."
-    )
-    embedding_scale: float = Field(
-        default=0.3,
-        gt=0,
-        description="Root mean square of the entries of pre-trained embeddings; evidence=false only.",
-    )
-    negatives: int = Field(
-        default=0,
-        ge=0,
-        description="Sampled-softmax negatives in pre-training and behaviour model; 0 is the full softmax; "
-        "evidence=false only.",
-    )
-    centre_rewards: bool = Field(
-        default=True, description="Learn from rewards minus their mean; reported values have it added again."
-    )
-    kappa: float = Field(default=1.0, gt=0, description="κ: where the Huber loss turns from square to linear.")
-    target: Literal["hard", "polyak"] = Field(
-        default="polyak",
-        description="Copy the network to the target every `target_every` updates, or move it a little at each.",
-    )
-    target_every: int = Field(default=100, ge=1, description="Updates between copies of a hard target.")
-    polyak: float = Field(default=0.005, gt=0, le=1, description="How far a Polyak target moves at each update.")
-    serve: Literal["online", "target"] = Field(
-        default="online",
-        description="Which network becomes the policy; a Polyak target is an average over the last updates.",
-    )
-    warm_up: float = Field(
-        default=0.5, ge=0, le=1, description="Over which share of the updates the discount rises from 0 to γ, linearly."
-    )
-    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's learning rate at the first update.")
-    decay: float = Field(
-        default=1.0, ge=0, le=1, description="Which share of the learning rate is gone by the last update, linearly."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    clip: float = Field(default=10.0, gt=0, description="Largest norm of a gradient.")
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
     updates: int = Field(default=500, ge=1, description="How many updates.")
+    target_every: int = Field(default=100, ge=1, description="Updates between copies of a hard target.")
 
-    @model_validator(mode="after")
-    def _given_settings_count(self) -> Self:
-        """Nobody is to believe that a setting has changed anything when it could not."""
-        ignored, other = (EMBEDDINGS_ONLY, "false") if self.evidence else (EVIDENCE_ONLY, "true")
-        if given := sorted(ignored & self.model_fields_set):
-            verb = "is" if len(given) == 1 else "are"
-            raise ValueError(f"{', '.join(given)} {verb} for evidence={other}; add --set evidence={other}")
-        return self
+    @property
+    def strength(self) -> str | None:
+        """The setting that the search chooses by validation slates; None where there is nothing to choose."""
+        return None
 
-    def shape(self) -> QNetworkConfig:
-        """The part that the Q-network, and so the saved policy, needs."""
-        return QNetworkConfig(**{name: getattr(self, name) for name in QNetworkConfig.model_fields})
+    @property
+    def report_every(self) -> int:
+        """Updates between reports: a report asks for the values of many states."""
+        return 100
+
+    def material(
+        self, dataset: Dataset, seed: int, notify: Notify = silent, shared: Path | None = None, resumed: bool = False
+    ) -> Material:
+        """What it learns from. Runs with the same folder `shared` do alike pre-training once; what is `resumed` needs
+        no pre-training, since the checkpoint holds what it gave."""
+        raise NotImplementedError
+
+    def build(self, material: Any, dataset: Dataset, seed: int, device: str = "cpu") -> Agent:
+        """The learner, before its first update; `material` is what `material` gave."""
+        raise NotImplementedError
+
+    def advice(self) -> str:
+        """What to try when training diverges."""
+        return "try smaller steps"
 
 
-AGENTS: Registry[type[AgentConfig]] = Registry("agent", "bcd4rec.agents")
+AGENTS: Registry[type[AgentConfig]] = Registry("agent", "bcd4rec.agents", constant="AGENTS")

@@ -2,6 +2,8 @@
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -9,12 +11,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.learner import Batch, Learner, Update, move, seeded
+from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_steps, seeded
 from bcd4rec.constraint import mask_values
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.losses import quantile_huber
 from bcd4rec.models.evidence import Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS, LIKED
 from bcd4rec.models.evidence_network import INPUTS, EvidenceNetwork
@@ -48,7 +49,7 @@ class EvidenceTable:
 class LearningMaterial:
     """The response model, the behaviour model and the table: what agents that differ in training alone can share."""
 
-    def __init__(self, config: AgentConfig, dataset: Dataset, model: ResponseModel, sample: Sample, seed: int):
+    def __init__(self, config: QLearningConfig, dataset: Dataset, model: ResponseModel, sample: Sample, seed: int):
         self.model, self.states, self.transitions = model, dataset.states, sample.transitions
         self.seed, self.next_actions = seed, config.next_actions
         rewards = dataset.responses.rewards.values()
@@ -119,62 +120,62 @@ class LearningMaterial:
         return np.where(exists, best, np.int32(PAD)), possible.mean(axis=1, dtype=np.float32)
 
 
-class EvidenceAgent(Learner):
-    """The network, its target and the optimiser over a table of evidence."""
+class EvidenceAgent(QLearner[EvidenceNetwork]):
+    """The network, its target and the optimiser over a table of evidence. What it keeps of a batch are its rows."""
 
-    def __init__(self, config: AgentConfig, material: LearningMaterial, seed: int, offset: float = 0.0):
-        super().__init__(config, seed)
-        self.material, self.offset = material, offset
+    def __init__(
+        self, config: QLearningConfig, material: LearningMaterial, seed: int, offset: float = 0.0, device: str = "cpu"
+    ):
+        super().__init__(config, seed, device)
+        self.material, self.offset, self.unit = material, offset, material.unit
         with seeded(seed, "network"):
-            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines)
+            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines).to(device)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
-        self.optimiser = torch.optim.AdamW(
-            self.network.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
-        )
+        self.optimiser = self.adam(self.network)
+        self.table = {name: tensor.to(device) for name, tensor in material.tensors.items()}
+
+    @classmethod
+    def of(cls, config: QLearningConfig, material: LearningMaterial, dataset: Dataset, seed: int, device: str) -> Self:
+        offset = material.reward_mean * discounted_steps(material.transitions, dataset.gamma)
+        return cls(config, material, seed, offset, device)
 
     def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
         if self.config.target == "hard" and copy_target:
             self.target.load_state_dict(self.network.state_dict())
 
-    def update(self, batch: Batch, step: int) -> Update:
-        """One step of Algorithm 1 on rows of the table."""
-        rows = torch.from_numpy(batch.row.astype(np.int64))
-        target, allowed = self._targets(batch, rows, step)
-        taus = self._taus(self.network.head, len(rows), step, "predicted")
-        states = self.network.states(self.material.tensors["session"][rows])
-        predicted = self.network.head.quantiles(
-            states, self.network.actions(self.material.tensors["inputs"][rows]), taus
-        )
-        # A squared error of each of N quantiles weighs a quarter on average: shrinking is in units of one of it.
-        shrink = self.config.shrink * taus.shape[1] / 4 * self.network.surplus()
-        loss = quantile_huber(predicted, target, taus, self.config.kappa)
-        self._set_rate(self.optimiser, step)
-        self._descend(loss + shrink, self.optimiser)
-        if self.config.target == "polyak":
-            move(self.target, self.network, self.config.polyak)
-        return Update(loss.item(), float(target.mean()) * self.material.unit, allowed)
+    def look(self, batch: Batch) -> Tensor:
+        return self.tensor(batch.row.astype(np.int64))
+
+    def predicted(self, batch: Batch, rows: Tensor, taus: Tensor) -> Tensor:
+        states = self.network.states(self.table["session"][rows])
+        return self.network.head.quantiles(states, self.network.actions(self.table["inputs"][rows]), taus)
+
+    def pull(self, network: EvidenceNetwork) -> Tensor:
+        return network.surplus()
 
     @torch.no_grad()
-    def _targets(self, batch: Batch, rows: Tensor, step: int) -> tuple[Tensor, float]:
+    def targets(self, batch: Batch, rows: Tensor, step: int) -> tuple[Tensor, float]:
         """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
-        place = self.material.tensors["next_place"][rows].long()
+        place = self.table["next_place"][rows].long()
         known = place.clamp(min=0)
-        reward = (
-            torch.from_numpy((self._rewards(batch, step) - self.material.reward_mean) / self.material.unit)
-            .float()
-            .unsqueeze(1)
-        )
+        centred = (self._rewards(batch, step) - self.material.reward_mean) / self.material.unit
+        reward = self.tensor(centred).float().unsqueeze(1)
         if not len(self.material.table.next_inputs):  # every session ends at once
             return reward, 1.0
-        inputs = self.material.tensors["next_inputs"][known]  # (B, C, INPUTS)
-        values = mask_values(inputs @ self.network.preferences(), self.material.tensors["next_exists"][known])
-        best = inputs[torch.arange(len(rows)), values.argmax(dim=1)]
-        taus = self._taus(self.network.head, len(rows), step, "target")
-        states = self.target.states(self.material.tensors["next_session"][known])
+        inputs = self.table["next_inputs"][known]  # (B, C, INPUTS)
+        values = mask_values(inputs @ self.chooser.preferences(), self.table["next_exists"][known])
+        best = inputs[torch.arange(len(rows), device=self.device), self.choose(values, step)]
+        taus = self.taus(len(rows), step, "target")
+        states = self.target.states(self.table["next_session"][known])
         returns = self.target.head.quantiles(states, self.target.actions(best), taus)
-        follows = torch.from_numpy(batch.discount * np.float32(self._foresight(step)))  # 0 where the session ended
-        shares = self.material.tensors["next_allowed"][place[place >= 0]]
+        follows = self.tensor(batch.discount * np.float32(self.foresight(step)))  # 0 where the session ended
+        shares = self.table["next_allowed"][place[place >= 0]]
         return reward + follows.unsqueeze(1) * returns, float(shares.mean()) if len(shares) else 1.0
+
+    @property
+    def chooser(self) -> EvidenceNetwork:
+        """The network whose values decide on the next action."""
+        return self.network
 
     def _rewards(self, batch: Batch, step: int) -> FloatArray:
         """(B,) the logged rewards, or rewards drawn from the response model, which knows nothing of places and luck.
@@ -189,9 +190,37 @@ class EvidenceAgent(Learner):
         reached = luck < self.material.table.chances[:, batch.row]
         return (weights.least + weights.gains @ reached).astype(np.float32)
 
+    @cached_property
+    def possible(self) -> dict[str, Tensor]:
+        """The actions that each state has; only agents that look at more than the logged one need them."""
+        found = self.material.possible
+        return {name: torch.from_numpy(array).to(self.device) for name, array in vars(found).items()}
+
+    def action_values(
+        self, network: EvidenceNetwork, batch: Batch, seen: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The logged action comes first; then the best by the response model among the allowed ones."""
+        rows = self.look(batch) if seen is None else seen
+        weights, possible = network.preferences(), self.possible
+        place = possible["place"][rows]
+        others = possible["inputs"][place.clamp(min=0)] @ weights
+        logged = self.tensor(batch.action.astype(np.int64)).unsqueeze(1)
+        items = possible["items"][place.clamp(min=0)]
+        exists = (items != PAD) & (items != logged) & (place >= 0).unsqueeze(1)
+        values = torch.cat((self.table["inputs"][rows] @ weights[:, None], mask_values(others, exists)), dim=1)
+        return values, torch.zeros_like(rows)
+
+    def fresh(self, seed_name: str) -> EvidenceNetwork:
+        """As the response model ranks; of the session itself it says nothing."""
+        with seeded(self.seed, seed_name):
+            network = EvidenceNetwork("expected", 1, 1).to(self.device)
+        for one in network.value.second.parameters():
+            torch.nn.init.zeros_(one)
+        return network
+
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
-        policy, at_once = self.policy(), _at_once(self.material.model.evidence.n_items)
+        policy, at_once = self.policy_of(self.served), _at_once(self.material.model.evidence.n_items)
         best = [
             policy.scores(self.material.states[ids[at : at + at_once]]).max(axis=1)
             for at in range(0, len(ids), at_once)
@@ -199,9 +228,8 @@ class EvidenceAgent(Learner):
         return float(np.concatenate(best).mean())
 
     @torch.no_grad()
-    def policy(self) -> EvidencePolicy:
-        """The greedy policy."""
-        network = self.network if self.config.serve == "online" else self.target
+    def policy_of(self, network: EvidenceNetwork) -> EvidencePolicy:
+        network = copy.deepcopy(network).cpu()
         head = network.head
         count = FRACTIONS if head.samples_taus else head.count
         taus = midpoints(count).unsqueeze(0)
@@ -223,7 +251,7 @@ class EvidenceAgent(Learner):
         behaviour = self.material.behaviour
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
-        return EvidencePolicy(self.material.model, returns, behaviour)
+        return EvidencePolicy(self.material.model, returns, behaviour, self.config.risk_measure())
 
 
 def _at_once(n_items: int) -> int:

@@ -1,32 +1,47 @@
-"""The one implementation behind all named agents: quantile Q-learning with double Q and a batch constraint."""
+"""Quantile Q-learning over item embeddings, like the paper's network: double Q and a batch constraint."""
 
 import copy
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bcd4rec.agents.agent import AgentConfig
-from bcd4rec.agents.learner import Batch, Learner, Update, move, seeded
-from bcd4rec.constraint import AllowedSets, allowed_mask, behaviour_sets, constrained_argmax
+from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.embedding_material import EmbeddingMaterial
+from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_steps, seeded
+from bcd4rec.constraint import AllowedSets, allowed_mask, behaviour_sets, mask_values
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import FloatArray, IntArray, States
-from bcd4rec.losses import quantile_huber
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.q_network import QNetwork, as_tensor
 from bcd4rec.policies.quantile_policy import QuantilePolicy
+
+if TYPE_CHECKING:
+    from bcd4rec.agents.agent import Trained
 
 ENCODE_ROWS = 1024  # states encoded at once when many are
 VALUES_AT_ONCE = 2**24  # values of state and item pairs held at once, so that memory does not grow with A
 
 
-class QuantileAgent(Learner):
+@dataclass(frozen=True)
+class Encoded:
+    """The distinct states of a batch, each encoded once."""
+
+    ids: IntArray  # (U,)
+    vectors: Tensor  # (U, D)
+    inverse: Tensor  # (B,) which of them each transition is in
+
+
+class QuantileAgent(QLearner[QNetwork]):
     """Networks, optimiser and the constraint over a fixed table of states."""
 
     def __init__(
         self,
-        config: AgentConfig,
+        config: QLearningConfig,
         states: States,
         embeddings: FloatArray,
         behaviour: BehaviourModel | None,
@@ -34,22 +49,39 @@ class QuantileAgent(Learner):
         reward_mean: float = 0.0,
         offset: float = 0.0,
         network: QNetwork | None = None,
+        device: str = "cpu",
     ):
-        super().__init__(config, seed)
+        super().__init__(config, seed, device)
         self.states = states
         self.reward_mean, self.offset = reward_mean, offset
         with seeded(seed, "network"):
-            self.network = network if network is not None else QNetwork(embeddings, config.shape())
+            self.network = (network if network is not None else QNetwork(embeddings, config.shape())).to(device)
         self.target = _twin(self.network)
-        self.behaviour = behaviour if config.beta > 0 else None
-        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(trained, config.learning_rate, weight_decay=config.weight_decay, fused=True)
+        self.behaviour = behaviour.to(device) if behaviour is not None and config.beta > 0 else None
+        self.optimiser = self.adam(self.network)
         joint = self.behaviour is not None and config.behaviour == "joint"
         self.behaviour_optimiser = (
             torch.optim.Adam(self.behaviour.parameters(), 1e-3) if joint and self.behaviour else None
         )
         self._cached_ids: NDArray[np.int64] | None = None
         self._cached_states = torch.empty(0)
+
+    @classmethod
+    def of(cls, config: QLearningConfig, material: EmbeddingMaterial, dataset: Dataset, seed: int, device: str) -> Self:
+        # What is frozen can be shared.
+        behaviour = copy.deepcopy(material.behaviour) if config.behaviour == "joint" else material.behaviour
+        transitions = material.transitions
+        mean = float(transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
+        offset = mean * discounted_steps(transitions, dataset.gamma)
+        return cls(config, material.states, material.embeddings, behaviour, seed, mean, offset, device=device)
+
+    def parts(self) -> "dict[str, Trained]":
+        parts = super().parts()
+        if self.behaviour is not None:
+            parts["behaviour"] = self.behaviour
+        if self.behaviour_optimiser is not None:
+            parts["behaviour_optimiser"] = self.behaviour_optimiser
+        return parts
 
     @cached_property
     def allowed(self) -> AllowedSets | None:
@@ -70,38 +102,46 @@ class QuantileAgent(Learner):
         self._cached_ids = np.unique(next_states)
         self._cached_states = self._encode(self.target, self._cached_ids)
 
-    def update(self, batch: Batch, step: int) -> Update:
-        """One step of Algorithm 1. All randomness comes from the seed and `step`."""
-        size = len(batch.state)
+    def look(self, batch: Batch) -> Encoded:
+        return self._look(self.network, batch)
+
+    def _look(self, network: QNetwork, batch: Batch) -> Encoded:
         distinct, inverse = np.unique(batch.state, return_inverse=True)
-        encoded = self.network.encode_states(self.states[distinct])  # every distinct state once
-        states = encoded.index_select(0, torch.from_numpy(inverse))  # its gradient is quicker than that of []
-        target, allowed = self._targets(batch, distinct, encoded.detach(), step)
-        taus = self._taus(self.network.head, size, step, "predicted")
-        actions = self.network.actions(torch.from_numpy(batch.action.astype(np.int64)))
-        predicted = self.network.head.quantiles(states, actions, taus)
-        loss = quantile_huber(predicted, target, taus, self.config.kappa)
-        self._set_rate(self.optimiser, step)
-        self._descend(loss, self.optimiser)
-        if self.config.target == "polyak":
-            move(self.target, self.network, self.config.polyak)
-        if self.behaviour is not None and self.behaviour_optimiser is not None:
-            self._update_behaviour(self.behaviour, self.behaviour_optimiser, batch)
-        return Update(loss.item(), float(target.mean()), allowed)
+        return Encoded(distinct, network.encode_states(self.states[distinct]), self.tensor(inverse))
+
+    def predicted(self, batch: Batch, seen: Encoded, taus: Tensor) -> Tensor:
+        states = seen.vectors.index_select(0, seen.inverse)  # its gradient is quicker than that of []
+        actions = self.network.actions(self.tensor(batch.action.astype(np.int64)))
+        return self.network.head.quantiles(states, actions, taus)
 
     @torch.no_grad()
-    def _targets(self, batch: Batch, known: IntArray, encoded: Tensor, step: int) -> tuple[Tensor, float]:
-        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action.
-
-        The states `known` have just been encoded.
-        """
+    def targets(self, batch: Batch, seen: Encoded, step: int) -> tuple[Tensor, float]:
+        """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
         ids, back = np.unique(batch.next_state, return_inverse=True)
-        best, allowed = self._best_actions(ids, self.network.preferences(self._complete(ids, known, encoded)))
-        taus = self._taus(self.network.head, len(ids), step, "target")
+        best, allowed = self.next_actions(ids, seen, step)
+        taus = self.taus(len(ids), step, "target")
         values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
-        reward = torch.from_numpy(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
-        discount = torch.from_numpy(batch.discount * np.float32(self._foresight(step))).unsqueeze(1)
-        return reward + discount * values[torch.from_numpy(back)], allowed
+        reward = self.tensor(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
+        discount = self.tensor(batch.discount * np.float32(self.foresight(step))).unsqueeze(1)
+        return reward + discount * values[self.tensor(back)], allowed
+
+    def action_values(self, network: QNetwork, batch: Batch, seen: Encoded | None = None) -> tuple[Tensor, Tensor]:
+        """Of the whole catalogue."""
+        seen = seen or self._look(network, batch)
+        values = network.preferences(seen.vectors) @ network.embeddings.T  # (U, A)
+        return values.index_select(0, seen.inverse), self.tensor(batch.action.astype(np.int64))
+
+    def fresh(self, seed_name: str) -> QNetwork:
+        shape = self.config.shape().model_copy(update={"head": "expected", "quantiles": 1})
+        with seeded(self.seed, seed_name):
+            return QNetwork(self.network.embeddings.detach().cpu().numpy(), shape).to(self.device)
+
+    def pull(self, network: QNetwork) -> float:
+        return 0.0
+
+    def next_actions(self, ids: IntArray, seen: Encoded, step: int) -> tuple[Tensor, float]:
+        """For distinct states the action that follows, and the mean share of the catalogue that is allowed."""
+        return self._best_actions(ids, self.network.preferences(self._complete(ids, seen.ids, seen.vectors.detach())))
 
     def _complete(self, ids: IntArray, known: IntArray, encoded: Tensor) -> Tensor:
         """The encoded states `ids`; those that are not among the `known` ones need no gradient, so they come here."""
@@ -109,31 +149,40 @@ class QuantileAgent(Learner):
         every = np.concatenate([known, new])
         order = np.argsort(every)
         rows = order[np.searchsorted(every, ids, sorter=order)]
-        return torch.cat([encoded, self.network.encode_states(self.states[new])])[torch.from_numpy(rows)]
+        return torch.cat([encoded, self.network.encode_states(self.states[new])])[self.tensor(rows)]
 
     def _best_actions(self, ids: IntArray, vectors: Tensor) -> tuple[Tensor, float]:
-        """For distinct states the best allowed action, and the mean share of the catalogue that is allowed."""
+        """For distinct states the best allowed action; among equals the one with the lowest index."""
         matrix = self.network.embeddings
+        if self.allowed is None:
+            values, share = self.allowed_values(ids, vectors @ matrix.T)
+            return values.argmax(dim=1), share
+        rows = self.tensor(ids.astype(np.int64))
+        sizes = self.allowed.offsets[rows + 1] - self.allowed.offsets[rows]
+        return self.allowed.argmax(rows, vectors, matrix), float(sizes.float().mean()) / len(matrix)
+
+    def allowed_values(self, ids: IntArray, values: Tensor) -> tuple[Tensor, float]:
+        """Values (B, A) with −inf for what the behaviour model does not allow, and the share that it allows."""
         if self.behaviour is None:
-            return constrained_argmax(vectors @ matrix.T), 1.0
-        if self.allowed is not None:
-            rows = torch.from_numpy(ids.astype(np.int64))
-            sizes = self.allowed.offsets[rows + 1] - self.allowed.offsets[rows]
-            return self.allowed.argmax(rows, vectors, matrix), float(sizes.float().mean()) / len(matrix)
-        likely = self.behaviour.log_probabilities(as_tensor(self.states.positives[ids]))
+            return values, 1.0
+        likely = self.behaviour.log_probabilities(as_tensor(self.states.positives[ids]).to(self.device))
         mask = allowed_mask(likely, self.config.beta, self.config.constraint)
-        return constrained_argmax(vectors @ matrix.T, mask), float(mask.float().mean())
+        return mask_values(values, mask), float(mask.float().mean())
 
     def _target_states(self, ids: IntArray) -> Tensor:
         if self._cached_ids is None:
             return self.target.encode_states(self.states[ids])
-        return self._cached_states[torch.from_numpy(np.searchsorted(self._cached_ids, ids))]
+        return self._cached_states[self.tensor(np.searchsorted(self._cached_ids, ids))]
 
-    def _update_behaviour(self, model: BehaviourModel, optimiser: torch.optim.Optimizer, batch: Batch) -> None:
+    def learn_beside(self, batch: Batch, step: int) -> None:
+        """A behaviour model that is not frozen."""
+        if self.behaviour is None or self.behaviour_optimiser is None:
+            return
         distinct, owner = np.unique(batch.state, return_inverse=True)
-        items = torch.from_numpy(batch.action.astype(np.int64))
-        loss = model.loss(as_tensor(self.states.positives[distinct]), items, torch.from_numpy(owner))
-        self._descend(loss / len(batch.state), optimiser)
+        items = self.tensor(batch.action.astype(np.int64))
+        sessions = as_tensor(self.states.positives[distinct]).to(self.device)
+        loss = self.behaviour.loss(sessions, items, self.tensor(owner))
+        self._descend(loss / len(batch.state), self.behaviour_optimiser)
 
     @torch.no_grad()
     def _encode(self, network: QNetwork, ids: NDArray[np.int64]) -> Tensor:
@@ -150,16 +199,13 @@ class QuantileAgent(Learner):
         best = [self.served.mean_values(part).max(dim=1).values for part in torch.split(vectors, rows)]
         return float(torch.cat(best).mean()) + self.offset
 
-    @property
-    def served(self) -> QNetwork:
-        """The network of the policy."""
-        return self.network if self.config.serve == "online" else self.target
-
-    def policy(self) -> QuantilePolicy:
-        """The greedy policy, on a copy of the weights."""
-        network = copy.deepcopy(self.served)
-        beta = self.config.beta if self.config.constrain_serving else 0.0  # the behaviour model may only explain
-        return QuantilePolicy(network, self.offset, copy.deepcopy(self.behaviour), beta, self.config.constraint)
+    def policy_of(self, network: QNetwork) -> QuantilePolicy:
+        """On a copy of the weights."""
+        config = self.config
+        beta = config.beta if config.constrain_serving else 0.0  # the behaviour model may only explain
+        behaviour = None if self.behaviour is None else copy.deepcopy(self.behaviour).cpu()
+        network = copy.deepcopy(network).cpu()
+        return QuantilePolicy(network, self.offset, behaviour, beta, config.constraint, config.risk_measure())
 
 
 def _twin(network: QNetwork) -> QNetwork:

@@ -29,6 +29,7 @@ def worlds(
     json: Json = False,
 ) -> None:
     """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
+    from bcd4rec.agents.agent import AGENTS
     from bcd4rec.baselines.baseline import BASELINES
     from bcd4rec.commands._options import set_threads
     from bcd4rec.commands.evaluate import slate_options
@@ -36,7 +37,6 @@ def worlds(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
-    from bcd4rec.experiments.fitting import agents
 
     set_threads(1)
     rule = slate_options(after_skip, diversity)
@@ -54,8 +54,8 @@ def worlds(
         raise InputError("There is nothing to measure; name worlds with --only or data sets with --log.")
     chosen = methods.split(",") if methods else list(running.METHODS)
     for name in chosen:
-        if name not in BASELINES and name not in agents():
-            raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*agents(), *BASELINES])}.")
+        if name not in BASELINES and name not in AGENTS:
+            raise InputError(f"--methods: found {name!r}, expected some of {', '.join([*AGENTS, *BASELINES])}.")
     with progress() as tick:
         found = running.run(out, names, logs, chosen, seeds, users, tick, rule)
     if json:

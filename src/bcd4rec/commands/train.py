@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from bcd4rec.agents.agent import AGENTS
 from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_threads
 from bcd4rec.experiments.fitting import Watcher
 
@@ -29,7 +30,8 @@ def train(
     method: Annotated[
         str,
         typer.Argument(
-            metavar="METHOD", help="bcd4rec, iqn, qrbcq, qrdqn, bcq, dqn, a baseline; or user, for --env learned."
+            metavar="METHOD",
+            help=f"An agent ({', '.join(AGENTS.declared())}), a baseline, or user, for --env learned.",
         ),
     ],
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`.")],
@@ -44,6 +46,7 @@ def train(
     ] = "quick",
     seed: Seed = 0,
     threads: Threads = 1,
+    device: Annotated[str, typer.Option(help="Where agents train: auto (a GPU if there is one), cpu or cuda.")] = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted training of the same policy.")
     ] = False,
@@ -80,7 +83,7 @@ def train(
     data = Dataset.load(dataset)
     began = time.monotonic()
     with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
-        fitted = fitting.fit(method, data, given, seed, watcher, checkpoint if resume else None, search=how)
+        fitted = fitting.fit(method, data, given, seed, watcher, checkpoint if resume else None, None, how, device)
     with progress() as tick:
         validation = judge_on_log(fitted, data, seed, tick)
     fitted.about["validation"] = validation.to_json()
@@ -131,25 +134,28 @@ def as_search(name: str) -> "Search":
 def search_sentence(told: dict[str, Any]) -> str:
     """What the search chose, and why."""
     if not told.get("reason"):
-        return f"Nothing was searched: shrink is {told['shrink']:g}."
+        return f"Nothing was searched: {told['setting']} is {told['chosen']:g}."
     if not told["tried"]:
         return f"Chosen: {told['reason']}."
-    runs = ", ".join(f"{one['shrink']:g}: {one['difference']:+.4f} ± {one['error']:.4f}" for one in told["tried"])
-    return f"Chosen: shrink {told['shrink']:g}, {told['reason']} (validation AUC against it by shrink: {runs})."
+    runs = ", ".join(f"{one['strength']:g}: {one['difference']:+.4f} ± {one['error']:.4f}" for one in told["tried"])
+    setting = told["setting"]
+    return f"Chosen: {setting} {told['chosen']:g}, {told['reason']} (validation AUC against it by {setting}: {runs})."
 
 
 def _settings(method: str, preset: str | None, settings: list[str] | None) -> dict[str, Any]:
-    from bcd4rec.agents import presets
     from bcd4rec.config import parse_settings
     from bcd4rec.errors import InputError
-    from bcd4rec.experiments.fitting import agents
 
     given = parse_settings(settings)
     if preset is None:
         return dict(given)
-    if method not in agents():
-        raise InputError(f"--preset is for agents ({', '.join(agents())}), found {method!r}; train it without.")
-    return presets.preset(preset) | given
+    if method not in AGENTS:
+        raise InputError(f"--preset is for agents ({', '.join(AGENTS)}), found {method!r}; train it without.")
+    known = AGENTS[method].presets
+    if preset not in known:
+        has = f"known are {', '.join(known)}" if known else "it has none"
+        raise InputError(f"Unknown preset {preset!r} of {method}; {has}.")
+    return dict(known[preset]) | given
 
 
 def _tensorboard(folder: Path | None) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from bcd4rec.agents.agent import AGENTS
 from bcd4rec.commands._options import Json, Seed, Settings, Threads, set_threads
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tune(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="bcd4rec, iqn, qrbcq, qrdqn, bcq or dqn.")],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help=f"An agent: {', '.join(AGENTS.declared())}.")],
     dataset: Annotated[
         Path, typer.Argument(metavar="DATASET", help="Folder made by `bcd4rec prepare`, with a validation split.")
     ],

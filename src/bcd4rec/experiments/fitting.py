@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bcd4rec.agents.agent import AGENTS, AgentConfig
 from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
@@ -12,13 +13,10 @@ from bcd4rec.errors import InputError
 from bcd4rec.experiments import searching
 from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
-from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.policies.policy import Policy, learned_policy
 from bcd4rec.policies.scorer import SavedScorer
 
 if TYPE_CHECKING:
-    from bcd4rec.agents.agent import AgentConfig
-    from bcd4rec.registry import Registry
     from bcd4rec.training import Report, Trainer
 
 
@@ -47,15 +45,6 @@ class Watcher:
         """The agent has trained a while; it is whole here, so this is the place for checkpoints."""
 
 
-def agents() -> "Registry[type[AgentConfig]]":
-    """The registry of agents, which needs torch."""
-    try:
-        from bcd4rec.agents.agent import AGENTS
-    except ModuleNotFoundError:
-        raise InputError("Agents need torch: pip install 'bcd4rec[train]'.") from None
-    return AGENTS
-
-
 def fit(
     method: str,
     dataset: Dataset,
@@ -65,6 +54,7 @@ def fit(
     checkpoint: Path | None = None,
     shared: Path | None = None,
     search: Search = "quick",
+    device: str = "cpu",
 ) -> Fitted:
     """Train the method called `method`, with `settings` in place of its defaults.
 
@@ -77,83 +67,71 @@ def fit(
         "data": {"content_hash": dataset.content_hash, "counts": dataset.manifest["counts"]},
         "origin": dataset.manifest.get("origin"),
     }
-    if method in agents():
-        config = agents()[method].parse(settings or {}, f"{method} --set")
+    given = settings or {}
+    if method in AGENTS:
+        config = AGENTS[method].parse(given, f"{method} --set")
         watcher = watcher or Watcher()
-        if not config.evidence:
-            return _fit_network_agent(config, dataset, seed, watcher, checkpoint, about, shared)
-        wanted = searching.candidates(config, settings or {}, search)
-        return _fit_evidence_agent(config, wanted, dataset, seed, watcher, checkpoint, about, search)
+        return _fit_agent(config, given, dataset, seed, watcher, checkpoint, about, shared, search, device)
     if method not in BASELINES:
-        raise InputError(f"Unknown method {method!r}; known are {', '.join([*agents(), *BASELINES])}.")
+        raise InputError(f"Unknown method {method!r}; known are {', '.join([*AGENTS, *BASELINES])}.")
+    if device == "cuda":
+        raise InputError(f"--device cuda is for agents, and {method} is a baseline; train it without.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
     policy = baseline.fit(dataset, seed)
     return Fitted(policy, about | {"config": baseline.model_dump(mode="json")})
 
 
-def _fit_network_agent(
-    config: "AgentConfig",
+def _fit_agent(
+    config: AgentConfig,
+    settings: dict[str, Any],
     dataset: Dataset,
     seed: int,
     watcher: Watcher,
     checkpoint: Path | None,
     about: dict[str, Any],
     shared: Path | None,
-) -> Fitted:
-    """The paper's network over embeddings, with the settings as they are."""
-    from bcd4rec.training import Trainer
-
-    trainer = Trainer(config, dataset, seed, checkpoint, watcher.stage, shared)
-    return _fitted(config, about, trainer.agent.policy, _run(trainer, watcher))
-
-
-def _fit_evidence_agent(
-    config: "AgentConfig",
-    wanted: list["AgentConfig"],
-    dataset: Dataset,
-    seed: int,
-    watcher: Watcher,
-    checkpoint: Path | None,
-    about: dict[str, Any],
     search: Search,
+    device: str,
 ) -> Fitted:
-    """Values over evidence: the best of the `wanted` configurations, or `config` where nothing can tell them apart."""
-    from bcd4rec.training import Trainer, learning_material
+    """The best of the configurations that the search proposes, or `config` where nothing can tell them apart."""
+    from bcd4rec.training import Trainer, device_of
 
-    material = learning_material(config, dataset, seed, watcher.stage)
-    if reason := searching.nothing_to_look_ahead_to(material, dataset):
-        policy = EvidencePolicy(material.model)
-        told = {"kind": search, "reason": f"the response model alone: {reason}", "tried": []}
-        return Fitted(policy, about | {"config": config.model_dump(mode="json"), "search": told})
-    validator = searching.Validator(dataset, material, seed)
-    options = wanted if validator.can_tell else [config]
+    device = device_of(device)
+    material = config.material(dataset, seed, watcher.stage, shared, resumed=checkpoint is not None)
+    start = material.start
+    if start is not None and material.nothing_to_learn:
+        told = {"kind": search, "reason": f"the response model alone: {material.nothing_to_learn}", "tried": []}
+        return Fitted(start, about | {"config": config.model_dump(mode="json"), "search": told})
+    validator = searching.Validator(dataset, start, seed)
+    options = searching.candidates(config, settings, search) if validator.can_tell else [config]
     if checkpoint is not None and not any(is_checkpoint_of(checkpoint, one) for one in options):
         raise InputError(f"{checkpoint} is a checkpoint of another run: its config differs; train without --resume.")
-    best: tuple[Fitted, float] | None = None
+    best: tuple[Fitted, AgentConfig] | None = None
     tried: list[searching.Tried] = []
     for one in options:
         begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
-        trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material)
+        trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material, device=device)
         fitted = _fitted(one, about, trainer.agent.policy, _run(trainer, watcher))
         if len(options) > 1:
-            tried.append(validator.tried(fitted.scorer, one.shrink))
+            tried.append(validator.tried(fitted.scorer, one))
         if best is None or tried[-1].measure > max(other.measure for other in tried[:-1]):
-            best = fitted, one.shrink
+            best = fitted, one
     assert best is not None  # noqa: S101 (there is at least one option; for the type checker)
+    if config.strength is None:
+        return best[0]
     return replace(best[0], about=best[0].about | {"search": searching.told(search, tried, best[1])})
 
 
 def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
     reports = []
-    # A report asks for the values of many states; of short runs, two are enough for people and for Ctrl-C.
-    for report in trainer.run(max(100, trainer.config.updates // 2) if trainer.config.evidence else 100):
+    for report in trainer.run(trainer.config.report_every):
         reports.append(report)
         watcher.report(trainer, report)
     return reports
 
 
 def _fitted(
-    config: "AgentConfig", about: dict[str, Any], policy: Callable[[], SavedScorer], reports: "list[Report]"
+    config: AgentConfig, about: dict[str, Any], policy: Callable[[], SavedScorer], reports: "list[Report]"
 ) -> Fitted:
     learned = policy()
     last = {key: value for key, value in asdict(reports[-1]).items() if key != "per_second"} if reports else {}
@@ -161,5 +139,5 @@ def _fitted(
     return Fitted(learned, told, reports)
 
 
-def is_checkpoint_of(folder: Path, config: "AgentConfig") -> bool:
+def is_checkpoint_of(folder: Path, config: AgentConfig) -> bool:
     return bool(read_json(folder / MANIFEST).get("config") == config.model_dump())

@@ -12,13 +12,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from bcd4rec.agents.agent import AGENTS
 from bcd4rec.artifacts import MANIFEST, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.offline import realised_return
 from bcd4rec.evaluation.recall import recall
-from bcd4rec.experiments.fitting import Watcher, agents, fit
+from bcd4rec.experiments.fitting import Watcher, fit
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.seeding import generator, stream_seed
 
@@ -58,11 +59,11 @@ class Trial:
 def knobs(method: str, settings: Mapping[str, Any] | None = None) -> dict[str, Knob]:
     """The paper's grid as far as this agent has it, and with evidence how strongly values are drawn to the response
     model's; what `settings` say is not searched."""
-    if method not in agents():
-        raise InputError(f"The grid is for agents, found {method!r}; expected one of {', '.join(agents())}.")
+    if method not in AGENTS:
+        raise InputError(f"The grid is for agents, found {method!r}; expected one of {', '.join(AGENTS)}.")
     from bcd4rec.models.encoder import ENCODERS
 
-    config = agents()[method].parse(dict(settings or {}), f"{method} --set")
+    config = AGENTS[method].parse(dict(settings or {}), f"{method} --set")
     grid = {"learning_rate": Knob((0.0003, 0.001, 0.003), 0.003, 0.003)}
     if config.head != "expected":
         grid["quantiles"] = Knob((5, 7, 10), 5, 10 if config.head == "implicit" else 5)
@@ -192,7 +193,7 @@ def _about(
     method: str, dataset: Dataset, by: By, seed: int, given: dict[str, Any], grid: dict[str, Knob]
 ) -> dict[str, Any]:
     """What makes a search this one and no other."""
-    config = agents()[method].parse(given, f"{method} --set").model_dump(mode="json")
+    config = AGENTS[method].parse(given, f"{method} --set").model_dump(mode="json")
     fixed = {key: value for key, value in config.items() if key not in grid}
     searched = {key: list(knob.values) for key, knob in grid.items()}
     about = {"method": method, "data": dataset.content_hash, "by": by, "seed": seed}
@@ -229,7 +230,7 @@ def _write(path: Path, value: Any) -> None:
 def _summary(method: str, dataset: Dataset, by: By, given: dict[str, Any], done: list[Trial]) -> dict[str, Any]:
     """The best settings in full, so that `train --set` gives the same agent, and what is known of them."""
     found = best(done, by)
-    config = agents()[method].parse(given | found.settings, f"{method} --set").model_dump(mode="json")
+    config = AGENTS[method].parse(given | found.settings, f"{method} --set").model_dump(mode="json")
     told = asdict(found) | {"settings": {key: config[key] for key in given | found.settings}}
     told = {"trial" if key == "number" else key: value for key, value in told.items() if key != "reason"}
     return {"method": method, "by": by, "realised_return": realised_return(dataset), "trials": len(done)} | told

@@ -50,7 +50,7 @@ class EvidenceNetwork(nn.Module):
 
     def preferences(self) -> Tensor:
         """(INPUTS,) whose inner product with the inputs ranks the items of any session by mean value."""
-        anywhere = torch.zeros(1, SUMMARY)
+        anywhere = torch.zeros(1, SUMMARY, device=self.weights.device)
         return self.head.mean_vector(self.states(anywhere))[0, :INPUTS]
 
     def surplus(self) -> Tensor:

@@ -12,11 +12,17 @@ import torch
 from torch import Tensor, nn
 
 HeadName = Literal["expected", "fixed", "implicit"]
+FRACTIONS = 32  # over which the mean of a head that knows any fraction is taken
 
 
 def midpoints(count: int) -> Tensor:
     """(count,) the fractions (i + ½) / count."""
     return (torch.arange(count) + 0.5) / count
+
+
+def fold(quantiles: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean over the first axis, weighted where there are `weights`."""
+    return quantiles.mean(dim=0) if weights is None else weights @ quantiles
 
 
 class Head(nn.Module):
@@ -35,9 +41,17 @@ class Head(nn.Module):
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
         """(B, N) quantiles at `taus` (B, N) of the return of `actions` (B, D) in `states` (B, D)."""
 
+    @property
+    def folded(self) -> int:
+        """N: over how many evenly spread fractions `mean_vector` takes the mean; no draw, so it is deterministic."""
+        return self.count
+
     @abstractmethod
-    def mean_vector(self, states: Tensor) -> Tensor:
-        """(B, D) the vector whose inner product with an action is the mean over its quantiles."""
+    def mean_vector(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
+        """(B, D) the vector whose inner product with an action is the mean over its quantiles.
+
+        With `weights` (N,), which sum to 1, it is the weighted mean.
+        """
 
 
 class ExpectedValue(Head):
@@ -49,7 +63,7 @@ class ExpectedValue(Head):
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
         return (states * actions).sum(dim=1, keepdim=True)
 
-    def mean_vector(self, states: Tensor) -> Tensor:
+    def mean_vector(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
         return states
 
 
@@ -67,8 +81,8 @@ class FixedQuantiles(Head):
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
         return (states * actions) @ self.scale.T + actions @ self.bias.T
 
-    def mean_vector(self, states: Tensor) -> Tensor:
-        return states * self.scale.mean(dim=0) + self.bias.mean(dim=0)
+    def mean_vector(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
+        return states * fold(self.scale, weights) + fold(self.bias, weights)
 
 
 class ImplicitQuantiles(Head):
@@ -93,9 +107,12 @@ class ImplicitQuantiles(Head):
     def quantiles(self, states: Tensor, actions: Tensor, taus: Tensor) -> Tensor:
         return (self.embed(taus) @ (states * actions).unsqueeze(2)).squeeze(2)
 
-    def mean_vector(self, states: Tensor) -> Tensor:
-        """The mean over 32 evenly spread fractions: no draw, so the policy is deterministic."""
-        return states * self.embed(midpoints(32)).mean(dim=0)
+    @property
+    def folded(self) -> int:
+        return FRACTIONS
+
+    def mean_vector(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
+        return states * fold(self.embed(midpoints(FRACTIONS).to(self.frequencies.device)), weights)
 
 
 def make_head(name: HeadName, width: int, quantiles: int, cosines: int) -> Head:

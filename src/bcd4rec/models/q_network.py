@@ -69,7 +69,8 @@ class QNetwork(nn.Module):
         return self.gains[0] * states + nn.functional.pad(pooled, (0, int(self.config.state_value)))
 
     def encode_states(self, states: States) -> Tensor:
-        return self.encode(as_tensor(states.positives), as_tensor(states.skips))
+        device = self.embeddings.device
+        return self.encode(as_tensor(states.positives).to(device), as_tensor(states.skips).to(device))
 
     def actions(self, items: Tensor) -> Tensor:
         """The vectors of `items`, with one more axis of D entries behind those of `items`."""
@@ -80,12 +81,12 @@ class QNetwork(nn.Module):
         """(B, width) vectors whose inner products with the embeddings rank the items of each state by mean value."""
         return self.head.mean_vector(states)[:, : self.width]
 
-    def mean_values(self, states: Tensor) -> Tensor:
-        """(B, A) the mean over quantiles of every item: one matrix product."""
-        vectors = self.head.mean_vector(states)
+    def mean_values(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
+        """(B, A) the mean over quantiles of every item, weighted where there are `weights`: one matrix product."""
+        vectors = self.head.mean_vector(states, weights)
         values = vectors[:, : self.width] @ self.embeddings.T
         return values + vectors[:, self.width :] if self.config.state_value else values
 
-    def item_values(self, states: Tensor, items: Tensor) -> Tensor:
+    def item_values(self, states: Tensor, items: Tensor, weights: Tensor | None = None) -> Tensor:
         """(B, C) the mean over quantiles of `items` (B, C)."""
-        return (self.actions(items) @ self.head.mean_vector(states).unsqueeze(2)).squeeze(2)
+        return (self.actions(items) @ self.head.mean_vector(states, weights).unsqueeze(2)).squeeze(2)

@@ -13,10 +13,21 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
+from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.policies.scorer import Arrays, register
 
 # Sessions with so many likes and skips: what they find best of items that they have nothing to do with is listed.
 KINDS_OF_SESSIONS = summary_of_counts(likes=[0, 8, 2], skips=[0, 30, 5])
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The mean return, or another risk measure of it: what `ReturnWeights` says of no single fraction."""
+
+    reward: FloatArray  # ()
+    evidence: FloatArray  # (COLUMNS,)
+    session: FloatArray  # ()
+    constant: FloatArray  # ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,11 @@ class ReturnWeights:
         hidden = np.maximum(session @ self.hidden[:, :-1].T + self.hidden[:, -1], 0.0)
         values: FloatArray = hidden @ self.output[:-1] + self.output[-1]
         return values
+
+    def folded(self, risk: Risk) -> "Folded":
+        """One weight where there were N."""
+        reward, evidence, session, constant = map(risk.fold, (self.reward, self.evidence, self.session, self.constant))
+        return Folded(reward, evidence, session, constant)
 
     def arrays(self) -> Arrays:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -68,19 +84,25 @@ class BehaviourWeights:
 class EvidencePolicy:
     """Scores are mean returns in the unit of the rewards where returns were learned, else expected next rewards.
 
+    `risk` says what is made of the quantiles of a return in place of their mean.
     Items that the behaviour model does not allow score −inf; with β = 0 it only explains.
     """
 
     kind: ClassVar[str] = "evidence"
 
     def __init__(
-        self, model: ResponseModel, returns: ReturnWeights | None = None, behaviour: BehaviourWeights | None = None
+        self,
+        model: ResponseModel,
+        returns: ReturnWeights | None = None,
+        behaviour: BehaviourWeights | None = None,
+        risk: Risk = MEAN,
     ):
-        self.model, self.returns, self.behaviour = model, returns, behaviour
+        self.model, self.returns, self.behaviour, self.risk = model, returns, behaviour, risk
+        self._mean = None if returns is None else returns.folded(risk)
         # All weights that are asked for at once: of the responses, of the mean return, of the behaviour.
         rows = [model.weights.evidence]
-        if returns is not None:
-            rows.append(returns.evidence.mean(axis=0, keepdims=True))
+        if self._mean is not None:
+            rows.append(self._mean.evidence[None])
         if behaviour is not None and behaviour.beta > 0:
             rows.append(behaviour.evidence[None])
         self._weights = np.concatenate(rows).astype(np.float32)
@@ -111,13 +133,13 @@ class EvidencePolicy:
 
     def _values(self, sums: FloatArray, session: FloatArray) -> FloatArray:
         """(B, C) of weights · evidence (R, B, C) in sessions with summaries (B, SUMMARY)."""
-        response, returns = self.model.weights, self.returns
+        response, mean = self.model.weights, self._mean
         responses = len(response.gains)
         values = response.rewards(sums[:responses] + (response.session @ session.T)[:, :, None])
-        if returns is not None:
-            values *= returns.reward.mean()
+        if mean is not None and self.returns is not None:
+            values *= mean.reward
             values += sums[responses]
-            values += (returns.session.mean() * returns.session_values(session) + returns.constant.mean())[:, None]
+            values += (mean.session * self.returns.session_values(session) + mean.constant)[:, None]
         return values
 
     def shortlist(self, states: States, most: int) -> IntArray:
@@ -184,6 +206,7 @@ class EvidencePolicy:
             "least": self.model.weights.least,
             "returns": self.returns is not None,
             "beta": None if self.behaviour is None else self.behaviour.beta,
+            "risk": self.risk.model_dump(),
         }
 
     def arrays(self) -> Arrays:
@@ -207,4 +230,4 @@ class EvidencePolicy:
         if settings["beta"] is not None:
             refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (COLUMNS,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
-        return cls(model, returns, behaviour)
+        return cls(model, returns, behaviour, Risk(**settings["risk"]))

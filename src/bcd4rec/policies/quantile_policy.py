@@ -1,4 +1,4 @@
-"""A trained Q-network as a policy: greedy over the mean of its quantiles."""
+"""A trained Q-network as a policy: greedy over the mean, or another risk measure, of its quantiles."""
 
 import math
 from typing import Any, ClassVar, Self
@@ -12,12 +12,13 @@ from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.heads import midpoints
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig, as_tensor
+from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.policies.scorer import Arrays, register
 
 
 @register
 class QuantilePolicy:
-    """Scores are mean returns in the unit of the rewards.
+    """Scores are mean returns in the unit of the rewards, or what `risk` makes of their quantiles.
 
     `offset` is what the training took off the returns (centred rewards). Items that the
     behaviour model does not allow score −inf; with β = 0 it allows everything and only explains.
@@ -32,8 +33,11 @@ class QuantilePolicy:
         behaviour: BehaviourModel | None = None,
         beta: float = 0.0,
         form: Form = "relative",
+        risk: Risk = MEAN,
     ):
         self.network = network.eval()
+        weights = risk.weights(network.head.folded)
+        self.risk, self._weights = risk, None if weights is None else torch.from_numpy(weights)
         self.offset, self.behaviour, self.beta, self.form = offset, behaviour, beta, form
 
     @property
@@ -44,11 +48,11 @@ class QuantilePolicy:
     def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
         vectors = self.network.encode_states(states)
         if candidates is None:
-            values = self.network.mean_values(vectors)
+            values = self.network.mean_values(vectors, self._weights)
             values = self._constrain(values, states)
         else:
             items = torch.from_numpy(candidates.astype(np.int64))
-            values = self.network.item_values(vectors, items.clamp(min=0))
+            values = self.network.item_values(vectors, items.clamp(min=0), self._weights)
             values = self._constrain(values, states, items.clamp(min=0)).masked_fill(items == PAD, -math.inf)
         return np.asarray((values + self.offset).numpy(), np.float32)
 
@@ -78,6 +82,7 @@ class QuantilePolicy:
             "constrained": self.behaviour is not None,
             "beta": self.beta,
             "form": self.form,
+            "risk": self.risk.model_dump(),
         }
 
     def arrays(self) -> Arrays:
@@ -96,7 +101,7 @@ class QuantilePolicy:
         if settings["constrained"]:
             behaviour = BehaviourModel(arrays["behaviour.embeddings"])
             _load(behaviour, arrays, "behaviour.")
-        return cls(network, settings["offset"], behaviour, settings["beta"], settings["form"])
+        return cls(network, settings["offset"], behaviour, settings["beta"], settings["form"], Risk(**settings["risk"]))
 
 
 def _load(module: torch.nn.Module, arrays: Arrays, prefix: str) -> None:

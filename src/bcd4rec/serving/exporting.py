@@ -16,6 +16,7 @@ import numpy as np
 from bcd4rec.artifacts import atomic_file
 from bcd4rec.data.states import FloatArray
 from bcd4rec.errors import InputError
+from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.serving.arrays import ARRAYS, StoredArrays
 from bcd4rec.serving.graphs import ENCODER_GRAPHS, OPENING, Part, pooled
 from bcd4rec.serving.heads import mean, quantiles
@@ -41,6 +42,7 @@ class Network:
     count: int = 1
     more: int = 0  # entries of a state that embeddings do not have
     gains: FloatArray | None = None
+    risk: Risk = MEAN
 
 
 def network_of(kind: str, settings: dict[str, Any], arrays: StoredArrays) -> Network:
@@ -58,6 +60,7 @@ def network_of(kind: str, settings: dict[str, Any], arrays: StoredArrays) -> Net
         count,
         int(shape["state_value"]),
         gains,
+        Risk(**settings["risk"]),
     )
 
 
@@ -80,7 +83,7 @@ def _preferences(network: Network, arrays: StoredArrays, version: str) -> "Model
         raise InputError(f"The encoder {network.encoder!r} has no ONNX graph; those that have one are {known}.")
     encoder = ENCODER_GRAPHS[network.encoder](arrays.under(network.encoder_prefix))
     part = OPENING + encoder + pooled(network.gains, network.more)
-    part += mean(network.head, arrays.under(network.head_prefix))
+    part += mean(network.head, arrays.under(network.head_prefix), network.risk)
     outputs = "float[B,D] preference, float[B,E] state"
     if network.more:
         width = arrays.shape(network.table)[1]

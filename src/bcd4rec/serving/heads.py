@@ -3,6 +3,7 @@
 import numpy as np
 
 from bcd4rec.data.states import FloatArray
+from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.serving.graphs import Part, Weights
 
 FRACTIONS = 32  # of the implicit head's mean, as in models.heads
@@ -13,17 +14,18 @@ def midpoints(count: int) -> FloatArray:
     return ((np.arange(count) + 0.5) / count).astype(np.float32)
 
 
-def mean(head: str, weights: Weights) -> Part:
-    """`mean` (B, D) of `state` (B, D): its inner product with an action is the mean over the action's quantiles."""
+def mean(head: str, weights: Weights, risk: Risk = MEAN) -> Part:
+    """`mean` (B, D) of `state` (B, D): its inner product with an action is the mean over the action's quantiles, or
+    what `risk` makes of them."""
     if head == "expected":
         return Part("mean = Identity(state)\n")
     if head == "fixed":
         lines = "scaled = Mul(state, mean_scale)\nmean = Add(scaled, mean_bias)\n"
-        return Part(lines, {f"mean_{name}": array.mean(axis=0) for name, array in weights.items()})
+        return Part(lines, {f"mean_{name}": risk.fold(array) for name, array in weights.items()})
     weight, bias = weights["linear.weight"], weights["linear.bias"]
     angles = midpoints(FRACTIONS)[:, None] * (np.pi * np.arange(weight.shape[1], dtype=np.float32))
-    factors = np.maximum(np.cos(angles) @ weight.T + bias, 0).mean(axis=0)
-    return Part("mean = Mul(state, mean_factors)\n", {"mean_factors": factors.astype(np.float32)})
+    factors = risk.fold(np.maximum(np.cos(angles) @ weight.T + bias, 0))
+    return Part("mean = Mul(state, mean_factors)\n", {"mean_factors": factors})
 
 
 def quantiles(head: str, weights: Weights) -> Part:
