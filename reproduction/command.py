@@ -10,7 +10,8 @@ from bcd4rec.commands._options import Json
 
 if TYPE_CHECKING:
     from bcd4rec.evaluation.findings import Reproduction
-    from bcd4rec.runner.grid import Plan, Store
+    from bcd4rec.runner.local import Step
+    from bcd4rec.runner.store import Plan, Store
     from reproduction.studies import Laboratory
 
 EPILOG = "Example:  bcd4rec reproduce table1 --domains recsim-1,recsim-2,recsim-3 --jobs 2; or all of it in minutes:  \
@@ -46,15 +47,15 @@ def reproduce(
     """
     from bcd4rec.console import emit_json, say
     from bcd4rec.errors import InputError
-    from bcd4rec.runner import grid
+    from bcd4rec.runner.store import Store, plan
     from reproduction import findings, studies
 
     began = time.monotonic()
     asked = studies.known(what)
     lab = _laboratory(quick, seeds, domains, {"trivago": trivago, "diginetica": diginetica})
-    store = grid.Store(out / "store", keep_old=keep_old)
+    store = Store(out / "store", keep_old=keep_old)
     wanted = [task for study in asked for task in lab.tasks(study)]
-    todo = grid.plan(wanted, store)
+    todo = plan(wanted, store)
     _announce(todo, lab, store)
     try:
         failed = _run(todo, store, jobs)
@@ -114,20 +115,20 @@ def _run(todo: "Plan", store: "Store", jobs: int) -> dict[str, str]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from bcd4rec.console import err
-    from bcd4rec.runner import grid
+    from bcd4rec.runner.local import run
 
     columns = (TextColumn("{task.fields[count]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
     bar = Progress(*columns, TimeElapsedColumn(), console=err(), transient=True, disable=not err().is_terminal)
     total = len(todo.waiting)
     task = bar.add_task("", total=1.0, count=f"0 of {total}", left="")
 
-    def tell(step: "grid.Step") -> None:
+    def tell(step: "Step") -> None:
         left = f"about {step.left / 60:.0f} min left"
         bar.update(task, completed=step.share, count=f"{step.done} of {step.total}", left=left)
         bar.console.print(f"{step.done:4d}/{step.total}  {step.seconds:6.1f} s  {step.label}; {left}")
 
     with bar:
-        return grid.run(todo.tasks, store, jobs, tell)
+        return run(todo.tasks, store, jobs, tell)
 
 
 def _write(out: Path, found: "Reproduction") -> dict[str, str]:

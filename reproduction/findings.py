@@ -13,7 +13,8 @@ from typing import Any
 import bcd4rec
 from bcd4rec.artifacts import library_versions
 from bcd4rec.evaluation.findings import Finding, Grid, Reproduction
-from bcd4rec.runner.grid import Store, Task, plan
+from bcd4rec.runner.store import Store, plan
+from bcd4rec.runner.tasks import Task
 from reproduction.results import Results
 from reproduction.studies import Laboratory
 from reproduction.tasks.learners import Trained

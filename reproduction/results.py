@@ -10,7 +10,7 @@ import polars as pl
 
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
-from bcd4rec.runner.grid import Store
+from bcd4rec.runner.store import Store
 from reproduction.studies import Laboratory, Run, World
 from reproduction.tasks.learners import Trained
 from reproduction.tasks.meetings import Meeting

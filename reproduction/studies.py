@@ -14,7 +14,7 @@ from pydantic import Field
 from bcd4rec.agents.presets import preset
 from bcd4rec.config import Config
 from bcd4rec.errors import InputError
-from bcd4rec.runner.grid import Task
+from bcd4rec.runner.tasks import Task
 from reproduction.domains import DOMAINS, Domain, Sizes
 from reproduction.second_domain import AGENTS
 from reproduction.tasks.distributions import Distributions

@@ -18,6 +18,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
+from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.bundle import KINDS, SavedPolicy
 from bcd4rec.policies.policy import Policy
@@ -44,6 +45,14 @@ def saved(tmp_path: Path) -> Path:
     kind, policy = make("popular")
     bundle.save(policy, kind, vocabulary(), tmp_path, {"method": "popular"})
     return tmp_path
+
+
+def test_a_bundle_knows_how_often_each_item_was_liked_in_training(tmp_path):
+    dataset = Dataset.from_sequences(TRAIN, N_ITEMS)
+    fit("popular", dataset).save(dataset, tmp_path)
+    found = bundle.load(tmp_path).popularity
+    assert found is not None
+    assert found.tolist() == [2, 3, 3, 1, 3, 0, 1]  # counted by hand in TRAIN
 
 
 @pytest.mark.parametrize("name", ["uniform", "popular", "sknn", "vsknn", "stan"])

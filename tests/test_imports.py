@@ -10,22 +10,17 @@ import reproduction
 
 ROOT = Path(bcd4rec.__file__).parent
 REPRODUCTION = Path(reproduction.__file__).parent
-FLOORS = [
-    ["cli"],
-    ["reproduction"],  # beside the package, over the commands whose options it shares
-    ["commands"],
-    ["console"],
-    ["serving", "experiments", "report"],
-    ["training", "evaluation", "sim"],
-    ["agents", "baselines"],
-    ["policies"],
-    ["losses", "constraint"],
-    ["models"],
-    ["data"],
-    ["runner"],
-    ["config", "registry", "seeding", "artifacts"],
-    ["errors", "__init__"],
-]
+PAGE = REPRODUCTION.parent / "docs" / "architecture.md"
+
+
+def floors(page: str) -> list[list[str]]:
+    """The picture of the page: a line for each floor, from the top, and its parts before the first wide gap."""
+    picture = page.partition("## Floors\n")[2].partition("\n## ")[0]
+    lines = [line.strip() for line in picture.splitlines() if line.startswith("    ")]
+    return [line.partition("  ")[0].split(" · ") for line in lines]
+
+
+FLOORS = floors(PAGE.read_text(encoding="utf-8"))
 FLOOR = {part: floor for floor, parts in enumerate(FLOORS) for part in parts}
 FORBIDDEN = {("serving", "agents"), ("serving", "training")}  # a server recommends and does not learn
 
@@ -55,10 +50,17 @@ def imported(file: Path) -> set[str]:
 def offence(source: str, target: str) -> str | None:
     unknown = {source, target} - FLOOR.keys()
     if unknown:
-        return f"{unknown.pop()} has no floor in {Path(__file__).name}"
+        return f"{unknown.pop()} has no floor in {PAGE.name}"
     if source != target and FLOOR[source] >= FLOOR[target]:
         return f"{source} must not import {target}"
     return f"{source} must never import {target}" if (source, target) in FORBIDDEN else None
+
+
+def test_the_page_shows_every_part_once_and_none_that_is_gone():
+    there = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    shown = [part for floor in FLOORS for part in floor]
+    assert len(shown) == len(set(shown))
+    assert set(shown) == there | {"reproduction"}
 
 
 def test_imports_point_one_way():

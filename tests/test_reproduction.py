@@ -16,7 +16,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.agents.agent import AGENTS
 from bcd4rec.experiments.fitting import fit
-from bcd4rec.runner.grid import Store, plan, run
+from bcd4rec.runner.local import run
+from bcd4rec.runner.store import Store, plan
 from reproduction import figure1, printed, studies, table1
 from reproduction.findings import reproduce
 from reproduction.results import Meetings, Results

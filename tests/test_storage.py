@@ -24,7 +24,7 @@ from bcd4rec.serving.storage import queries, writer
 from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.recent import Recent
-from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record, strongest
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, open_store
 from bcd4rec.serving.storage.urls import database_of
 from databases import PostgresServer, postgres_server
@@ -384,6 +384,22 @@ def test_feedback_that_cannot_be() -> None:
     for fields in (("", "a", "click", 0), ("r", "a\0", "click", 0), ("r", "a", "\udfff", 0), ("r", "a", "b", 10**18)):
         with pytest.raises(InputError):
             Feedback(*fields)
+
+
+@pytest.mark.parametrize(
+    ("answers", "found"),
+    [
+        ([("click", 9), ("buy", 8), ("skip", 1)], ("buy", 8)),  # neither the first nor the last in time
+        ([("skip", 3), ("click", 5)], ("click", 5)),
+        ([("click", 7), ("click", 4), ("click", 6)], ("click", 4)),  # of equals the earliest
+        ([("save", 2), ("click", 4), ("add", 4)], ("add", 4)),  # of the same reward and moment by name
+        ([("skip", 1), ("wave", 2)], ("wave", 2)),  # what nobody gave a reward is above a skip,
+        ([("wave", 1), ("click", 2)], ("click", 2)),  # and below a click
+    ],
+)
+def test_the_strongest_response_by_hand(answers: list[tuple[str, int]], found: tuple[str, int]) -> None:
+    rewards = {"skip": 0.0, "save": 0.7, "add": 1.0, "click": 1.0, "buy": 5.0}
+    assert strongest(answers, rewards) == strongest(answers[::-1], rewards) == found
 
 
 def test_memory_forgets_what_was_committed_long_ago() -> None:

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from bcd4rec.artifacts import write_json
 from bcd4rec.policies import bundle
-from bcd4rec.runner.grid import Store, Task
+from bcd4rec.runner.store import Store
+from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from reproduction.tasks.learners import Trained
 from reproduction.tasks.logs import RecSimLog, dataset_of

@@ -10,7 +10,8 @@ from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.online import learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
-from bcd4rec.runner.grid import Store, Task
+from bcd4rec.runner.store import Store
+from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import as_candidates
 from reproduction.second_domain import ROUNDS
@@ -69,7 +70,7 @@ class Trained(Task):
 
     def make(self, folder: Path, store: Store) -> None:
         dataset = dataset_of(self.log, store)
-        fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared())
+        fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared(self))
         (folder / "policy").mkdir()
         fitted.save(dataset, folder / "policy")
         found = recall(fitted.scorer, dataset, "validation", 3, self.seed)

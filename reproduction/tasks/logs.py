@@ -17,7 +17,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.comparison import contestant, random_policy
 from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.runner.grid import Store, Task
+from bcd4rec.runner.store import Store
+from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
 from bcd4rec.sim.interest_evolution import InterestEvolution

@@ -12,7 +12,8 @@ from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.policies.slates import SlateRule
-from bcd4rec.runner.grid import Store, Task
+from bcd4rec.runner.store import Store
+from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.environment import Environment

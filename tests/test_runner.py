@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -14,7 +15,10 @@ import pytest
 import bcd4rec
 from bcd4rec.artifacts import read_json
 from bcd4rec.errors import InputError
-from bcd4rec.runner.grid import Store, Task, code_version, plan, run
+from bcd4rec.runner import code
+from bcd4rec.runner.local import run
+from bcd4rec.runner.store import Store, plan
+from bcd4rec.runner.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -106,29 +110,127 @@ def test_a_failure_takes_down_only_what_needs_it_and_is_tried_again(tmp_path, jo
     assert set(run([spoiled], store, jobs)) == {bad.key, spoiled.key}
 
 
+@dataclass(frozen=True)
+class Doubled(Task):
+    of: Total
+
+    def make(self, folder: Path, store: Store) -> None:
+        (folder / "number.txt").write_text(str(2 * total_of(self.of, store)))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failure_reaches_what_needs_it_over_others(tmp_path, jobs):
+    store, bad, told = Store(tmp_path), Number(-1), []
+    spoiled = Doubled(Total((bad,)))
+    failed = run([spoiled, Number(3)], store, jobs, told.append)
+    assert failed == {
+        bad.key: "number: -1 is negative.",
+        spoiled.of.key: "total: needs number",
+        spoiled.key: "doubled: needs total",
+    }
+    assert total_of(Number(3), store) == 3
+    assert told[-1].done == told[-1].total == 4
+
+
+AFTER = {(__name__,): "after"}
+
+
 def test_other_code_is_noticed_and_may_be_kept(tmp_path):
     task = Total((Number(4),))
-    run([task], Store(tmp_path, code="before"))
-    after = Store(tmp_path, code="after")
+    run([task], Store(tmp_path, codes={(__name__,): "before"}))
+    after = Store(tmp_path, codes=AFTER)
     found = plan([task], after)
     assert (len(found.waiting), found.old) == (2, 2)
-    kept = plan([task], Store(tmp_path, code="after", keep_old=True))
+    kept = plan([task], Store(tmp_path, keep_old=True, codes=AFTER))
     assert (len(kept.waiting), kept.old) == (0, 0)
     run([task], after)
     assert read_json(after.path(task) / "manifest.json")["code"] == "after"
 
 
-def test_the_version_of_the_code_is_of_what_results_depend_on(tmp_path, monkeypatch):
-    for name in ("__init__.py", "models/heads.py", "report/page.py", "commands/train.py"):
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """Two packages: what computes, with a registry, and a task that uses some of it."""
+    files = {
+        "src/bcd4rec/__init__.py": "",
+        "src/bcd4rec/used.py": "def f():\n    from bcd4rec.within import deep\n",
+        "src/bcd4rec/within/__init__.py": "",
+        "src/bcd4rec/within/deep.py": "from bcd4rec.registry import PARTS\n",
+        "src/bcd4rec/within/other.py": "",
+        "src/bcd4rec/registry.py": "PARTS = Registry('bcd4rec.parts')\n",
+        "src/bcd4rec/parts/__init__.py": "",
+        "src/bcd4rec/parts/one.py": "import json\n",
+        "src/bcd4rec/named/by/name.py": "",
+        "src/bcd4rec/unused.py": "import bcd4rec.used\n",
+        "study/__init__.py": "",
+        "study/task.py": "from bcd4rec import used\nfrom study import helper\nNAMED = 'bcd4rec.named.by'\n",
+        "study/helper.py": "",
+        "study/table.py": "import study.task\n",
+    }
+    for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("one = 1\n")
-    monkeypatch.setattr(bcd4rec, "__file__", str(tmp_path / "__init__.py"))
-    before = code_version()
-    for name in ("report/page.py", "commands/train.py"):
-        (tmp_path / name).write_text("two = 2\n")
-        assert code_version() == before
-    (tmp_path / "models/heads.py").write_text("two = 2\n")
-    assert code_version() != before
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(bcd4rec, "__file__", str(tmp_path / "src/bcd4rec/__init__.py"))
+    module = SimpleNamespace(__file__=str(tmp_path / "study/task.py"))
+    monkeypatch.setitem(sys.modules, "study.task", module)
+    return tmp_path
+
+
+def version() -> str:
+    code._syntax.cache_clear()
+    return code.version_of(["study.task"])
+
+
+USED = {
+    *("src/bcd4rec/__init__.py", "src/bcd4rec/used.py", "src/bcd4rec/within/__init__.py"),
+    *("src/bcd4rec/within/deep.py", "src/bcd4rec/registry.py", "src/bcd4rec/parts/__init__.py"),
+    *(
+        "src/bcd4rec/named/by/name.py",
+        "src/bcd4rec/parts/one.py",
+        "study/__init__.py",
+        "study/task.py",
+        "study/helper.py",
+    ),
+}
+
+
+def test_the_version_of_the_code_is_of_what_a_task_reaches(house):
+    files = {path.relative_to(house).as_posix() for path in house.rglob("*.py")}
+    assert files > USED
+    for name in sorted(files):
+        text = (house / name).read_text()
+        before = version()
+        (house / name).write_text(f'"""What it is for."""\n\n# why\n{text}')
+        assert version() == before, f"a comment in {name}"
+        (house / name).write_text(f"{text}two = 2\n")
+        assert (version() != before) == (name in USED), name
+
+
+def test_docstrings_within_classes_do_not_count_and_other_strings_do(house):
+    def written(text: str) -> str:
+        (house / "study/helper.py").write_text(text)
+        return version()
+
+    assert written("class A:\n    'one'\n    x = 1\n") == written("class A:\n    x = 1  # two\n")
+    assert written("def f():\n    'one'\n    return 'a'\n") == written("def f():\n    return ('a')\n")
+    assert written("def f():\n    return 'a'\n") != written("def f():\n    return 'b'\n")
+
+
+def test_a_new_part_of_a_registry_counts(house):
+    before = version()
+    (house / "src/bcd4rec/parts/two.py").write_text("x = 1\n")
+    assert version() != before
+
+
+def test_the_code_of_the_reproduction_is_that_of_its_methods_and_not_of_its_pages():
+    from reproduction.tasks import meetings
+
+    found: dict[str, Path] = {}
+    code._reach(meetings.__name__, code._roots(meetings.__name__), found)
+    assert {"bcd4rec.baselines.stan", "bcd4rec.agents.quantile_agent", "bcd4rec.sim.shop", "bcd4rec.losses"} <= set(
+        found
+    )
+    assert not [name for name in found if name.split(".")[1:2] in (["cli"], ["commands"], ["report"], ["serving"])]
+    assert "reproduction.table1" not in found
 
 
 def test_a_manifest_says_what_was_made(tmp_path):
@@ -147,8 +249,9 @@ KILLED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_grid import Number, Total
-from bcd4rec.runner.grid import Store, run
+from test_runner import Number, Total
+from bcd4rec.runner.local import run
+from bcd4rec.runner.store import Store
 
 if __name__ == "__main__":
     quick = [Number(value) for value in range(5)]

@@ -1,0 +1,89 @@
+"""Where results are kept. A result is a folder that appears whole or not at all."""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, remove, write_json
+from bcd4rec.errors import InputError
+from bcd4rec.runner.code import version_of
+from bcd4rec.runner.tasks import Task, describe
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder where results are kept. With `keep_old` those of other code count, too."""
+
+    folder: Path
+    keep_old: bool = False
+    codes: dict[tuple[str, ...], str] = field(default_factory=dict)  # by modules; the processes of a run share it
+
+    def code(self, task: Task) -> str:
+        """The version of the code of a task and of all that it needs."""
+        modules = tuple(sorted({type(one).__module__ for one in task.everything.values()}))
+        if modules not in self.codes:
+            self.codes[modules] = version_of(modules)
+        return self.codes[modules]
+
+    def path(self, task: Task) -> Path:
+        return self.folder / f"{type(task).__name__.lower()}-{task.key}"
+
+    def about(self, task: Task) -> dict[str, Any] | None:
+        """The manifest of what is kept, whatever code made it."""
+        manifest = self.path(task) / MANIFEST
+        return read_json(manifest) if manifest.is_file() else None
+
+    def has(self, task: Task) -> bool:
+        about = self.about(task)
+        return about is not None and (self.keep_old or about["code"] == self.code(task))
+
+    def shared(self, task: Task) -> Path:
+        """Where tasks of this code share what they have in common, such as pre-trained embeddings."""
+        return self.folder / f"shared-{self.code(task)}"
+
+    def make(self, task: Task) -> float:
+        """Make one task whose needs are there; how many seconds it took."""
+        began = time.monotonic()
+        with atomic_directory(self.path(task), force=True) as folder:
+            task.make(folder, self)
+            seconds = time.monotonic() - began
+            about = {"kind": "task", "task": describe(task), "label": task.label, "code": self.code(task)}
+            write_json(folder / MANIFEST, about | {"seconds": round(seconds, 2)})
+        return seconds
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Only one run at a time works in a store; what runs that were killed have left half done goes first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                busy = f"Another run is at work in {self.folder}; wait for it or choose another --out."
+                raise InputError(busy) from None
+            for path in self.folder.glob(".*.partial-*"):
+                remove(path)
+            yield
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All tasks in an order in which each comes after what it needs, and those still to be made."""
+
+    tasks: Sequence[Task]
+    waiting: Sequence[Task]
+    old: int  # kept results of other code, which are made again
+
+    @property
+    def work(self) -> float:
+        return sum(task.weight() for task in self.waiting)
+
+
+def plan(wanted: Iterable[Task], store: Store) -> Plan:
+    tasks = list({key: one for task in wanted for key, one in task.everything.items()}.values())
+    waiting = [task for task in tasks if not store.has(task)]
+    return Plan(tasks, waiting, sum(store.about(task) is not None for task in waiting))
