@@ -26,10 +26,8 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        head = (
-            f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
-        )
-        self._writer.write(f"{head}\r\n\r\n".encode() + body)
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        self._writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         at = lines.index(b"content-length:") + 15
         length = int(lines[at : lines.index(b"\r\n", at)])

@@ -249,13 +249,14 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
             for _ in range(30):
                 yield b" " * 100
 
-        chunked = server.client.post("/v1/recommend", content=pieces(), headers={"x-api-key": "first-key-of-the-tests"})
+        headers = {"x-api-key": "first-key-of-the-tests", "content-type": "application/json"}
+        chunked = server.client.post("/v1/recommend", content=pieces(), headers=headers)
         assert chunked.status_code == 413
         asked = [server.client.get("/v1/policy", headers={"x-api-key": "second-key-of-the-tests"}) for _ in range(80)]
         refused = [answer for answer in asked if answer.status_code == 429]
         assert 0 < len(refused) < 70  # a second's worth of 12 is let in
         assert refused[0].headers["retry-after"] == "1"
-        assert server.client.get("/v1/health").status_code in (200, 429)
+        assert server.client.get("/v1/health").status_code == 200
 
 
 def test_without_an_admin_key_nothing_is_reloaded(folder: Path, server: Running) -> None:

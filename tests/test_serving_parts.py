@@ -3,13 +3,10 @@
 import asyncio
 import itertools
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import uvicorn
 
 import bcd4rec
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
@@ -25,7 +21,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
 from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
-from bcd4rec.serving import batching, protocol
+from bcd4rec.serving import batching
 from bcd4rec.serving.app import make_app
 from bcd4rec.serving.arms import Arm, Arms, load_arm
 from bcd4rec.serving.catalogue import Names
@@ -36,7 +32,6 @@ from bcd4rec.serving.middleware import Middleware
 from bcd4rec.serving.rate_limit import RateLimit
 from bcd4rec.serving.recommending import Recommender
 from bcd4rec.serving.response_rates import arm_rates, clustered, wilson
-from bcd4rec.serving.running import listen
 from bcd4rec.serving.security import Keys, Limits, read_keys
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.session_cache import SessionCache
@@ -189,7 +184,7 @@ def ask(service: Service, *requests: tuple[str, str, Any], limits: Limits | None
     async def talk() -> list[httpx.Response]:
         app = make_app(service, Keys([]), Keys([]), limits or Limits())
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return [await client.request(method, path, json=body) for method, path, body in requests]
 
     return asyncio.run(talk())
@@ -237,7 +232,7 @@ def test_a_defect_tells_nothing_of_the_inside(served: Served, monkeypatch: pytes
 
     async def talk() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post("/v1/recommend", json={})
 
     answer = asyncio.run(talk())
@@ -339,27 +334,6 @@ def test_small_products_take_one_thread(given: dict[str, str], expected: str) ->
 # ---- limits
 
 
-def test_a_slow_body_is_not_waited_for(served: Served) -> None:
-    metrics = Metrics(list, Away().status)
-    middleware = Middleware(
-        lambda *_: pytest.fail("was let in"), {}, Keys([]), Keys([]), Limits(body_seconds=0.05), metrics
-    )
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.sleep(5)
-        return {}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "path": "/v1/recommend", "method": "POST", "headers": [], "client": ("x", 1)}
-    began = time.monotonic()
-    asyncio.run(middleware(scope, receive, send))
-    assert time.monotonic() - began < 2
-    assert sent[0]["status"] == 408
-
-
 def test_requests_at_once_are_bounded() -> None:
     async def slow(body: bytes) -> tuple[int, bytes]:
         await asyncio.sleep(0.05)
@@ -372,55 +346,12 @@ def test_requests_at_once_are_bounded() -> None:
 
     async def talk() -> list[tuple[int, bytes]]:
         transport = httpx.ASGITransport(middleware)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            first = await asyncio.gather(*(client.post("/slow", content=b"{}") for _ in range(3)))
-            return [(one.status_code, one.content) for one in [*first, await client.post("/slow", content=b"{}")]]
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            first = await asyncio.gather(*(client.post("/slow", json={}) for _ in range(3)))
+            return [(one.status_code, one.content) for one in [*first, await client.post("/slow", json={})]]
 
     refused = (503, b'{"error":"Too many requests at once; try again in a second."}')
     assert asyncio.run(talk()) == [(200, b"{}"), (200, b"{}"), refused, (200, b"{}")]
-
-
-@pytest.fixture
-def raw_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A server in this process that answers 204, and waits only 0.3 seconds for a request's head."""
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    bound = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, http=protocol.BoundedHead, lifespan="off", log_level="critical"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    yield bound.getsockname()[1]
-    server.should_exit = True
-    thread.join()
-
-
-def said_to(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
-    """What the server answers until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-        for piece in pieces:
-            connection.sendall(piece)
-            time.sleep(pause)
-        answer = b""
-        while part := connection.recv(1000):
-            answer += part
-    return answer
-
-
-def test_the_head_of_a_request_is_bounded(raw_port: int) -> None:
-    head, end = b"GET / HTTP/1.1\r\nhost: x\r\n", b"connection: close\r\n\r\n"
-    assert said_to(raw_port, head + end).startswith(b"HTTP/1.1 204")
-    assert said_to(raw_port, head, b"a: b\r\n", end, pause=0.05).startswith(b"HTTP/1.1 204")  # in pieces, but soon
-    assert said_to(raw_port, head + b"long: " + b"a" * 60_000 + b"\r\n" + end).startswith(b"HTTP/1.1 204")
-    line = b"many: " + b"a" * 994 + b"\r\n"
-    assert said_to(raw_port, head, *[line] * 66, pause=0.001).startswith(b"HTTP/1.1 431")
-    for slow in ((), (head,), (head + b"\r\n", head)):  # nothing at all, half a head, half of the second one
-        began = time.monotonic()
-        said_to(raw_port, *slow)
-        assert 0.2 < time.monotonic() - began < 3
 
 
 def test_a_rate_limit_refills(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,9 +371,9 @@ def test_keys_from_files_and_variables(tmp_path: Path, monkeypatch: pytest.Monke
     assert not read_keys(None, "NO_SUCH_VARIABLE", "--api-keys")
     monkeypatch.setenv("SOME_KEYS", "sixteen-characters, another-one-of-them")
     keys = read_keys(None, "SOME_KEYS", "--api-keys")
-    assert keys.match("sixteen-characters")
-    assert keys.match("another-one-of-them")
-    assert not any(keys.match(text) for text in ("", "sixteen-character", "sixteen-characters ", "\udcff"))
+    assert keys.match(b"sixteen-characters")
+    assert keys.match(b"another-one-of-them")
+    assert not any(keys.match(text) for text in (b"", b"sixteen-character", b"sixteen-characters ", b"\xff"))
     (tmp_path / "empty").write_text("\n")
     for path in (tmp_path / "empty", tmp_path / "none", tmp_path):
         with pytest.raises(InputError, match="--api-keys"):

@@ -45,9 +45,19 @@ def serve(
         Path | None, typer.Option(help="File with one admin key a line; default: BCD4REC_ADMIN_KEYS.")
     ] = None,
     rate: Annotated[float, typer.Option(min=0, help="Requests a second of one client; 0 is no limit.")] = 5_000.0,
+    connections: Annotated[int, typer.Option(min=1, help="Connections of one client at once.")] = 256,
     largest_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1 << 20,
     after_skip: AfterSkip = None,
     diversity: Diversity = None,
+    allowed_hosts: Annotated[
+        str, typer.Option(help="Names of this server beside localhost and its address, between commas; * is any.")
+    ] = "",
+    proxies: Annotated[
+        str, typer.Option(help="Addresses or networks of reverse proxies whose X-Forwarded-For counts.")
+    ] = "",
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="Listen beyond this machine without API keys: everybody may ask.")
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -61,8 +71,16 @@ def serve(
     from bcd4rec.serving.app import make_app
     from bcd4rec.serving.arms import Arms, load_arm
     from bcd4rec.serving.catalogue import Names
-    from bcd4rec.serving.running import address, listen, run
-    from bcd4rec.serving.security import ADMIN_VARIABLE, API_VARIABLE, Limits, read_keys
+    from bcd4rec.serving.running import address, is_local, listen, run
+    from bcd4rec.serving.security import (
+        ADMIN_VARIABLE,
+        API_VARIABLE,
+        Limits,
+        read_keys,
+        read_list,
+        read_proxies,
+        refuse_open,
+    )
     from bcd4rec.serving.service import Service
     from bcd4rec.serving.storage.store import open_store
 
@@ -72,6 +90,14 @@ def serve(
         rule["exploration"] = Exploration.parse(values, OPTIONS).model_dump()
         _refuse_own(explore)
     keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
+    limits = Limits(
+        body=largest_body,
+        rate=rate,
+        connections=connections,
+        hosts=read_list(allowed_hosts),
+        proxies=read_proxies(proxies),
+    )
+    refuse_open(keys, is_local(host), open_to_all)
     names = Names.read(items) if items is not None else None
     with progress() as tick:
         loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick, rule)]
@@ -80,7 +106,6 @@ def serve(
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
     service = Service(arms, store, seed, local)
-    limits = Limits(body=largest_body, rate=rate)
     where = address(bound)
 
     def tell() -> None:
@@ -88,11 +113,11 @@ def serve(
             emit_json({"address": where, "policies": [arm.version for arm in loaded], "database": database})
         for arm in loaded:
             say(_about(arm))
-        if not keys and host not in ("127.0.0.1", "::1", "localhost"):
-            say("Everybody who reaches this address may use it: there is no API key. Set BCD4REC_API_KEYS.")
+        if open_to_all and not keys:
+            say("Everybody who reaches this address may use it: there is no API key.")
         say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], bool(keys))}")
 
-    run(make_app(service, keys, admin, limits, names), bound, tell)
+    run(make_app(service, keys, admin, limits, names), bound, tell, limits)
 
 
 def _need_packages() -> None:

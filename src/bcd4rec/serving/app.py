@@ -28,7 +28,7 @@ from bcd4rec.serving.storage.records import ORGANIC
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": messages.Problem} for code in (400, 401, 403, 408, 413, 422, 429, 503)
+    code: {"model": messages.Problem} for code in (400, 401, 403, 408, 413, 415, 422, 429, 503)
 }
 CSP = "default-src 'self'; img-src 'self' data: https:; style-src 'self'; script-src 'self'; frame-ancestors 'none'"
 STUDIO = Path(str(resources.files("bcd4rec.serving"))) / "studio"
@@ -105,7 +105,7 @@ def _add_recommending(app: FastAPI, service: Service) -> None:
 def _add_watching(app: FastAPI, service: Service) -> None:
     began = time.monotonic()
 
-    @app.get("/v1/health", response_model=messages.Health, responses=_some(429))
+    @app.get("/v1/health", response_model=messages.Health)
     async def health() -> Response:
         """The process is alive. `degraded`: the database is away; recommendations go on."""
         status = service.store.status()
@@ -114,9 +114,9 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         storage = asdict(status) | {"last_error": error}
         return _json({"status": word, "storage": storage, "uptime_seconds": time.monotonic() - began})
 
-    unready: dict[int | str, dict[str, Any]] = {503: {"model": messages.Ready | messages.Problem}}
+    unready: dict[int | str, dict[str, Any]] = {503: {"model": messages.Ready}}
 
-    @app.get("/v1/ready", response_model=messages.Ready, responses=_some(429) | unready)
+    @app.get("/v1/ready", response_model=messages.Ready, responses=unready)
     async def ready() -> Response:
         """Whether requests are answered."""
         return _json({"ready": app.state.ready}, 200 if app.state.ready else 503)

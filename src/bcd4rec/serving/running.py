@@ -1,15 +1,20 @@
 """The server as a process: it listens, says where, answers until it is told to stop, and leaves nothing behind."""
 
 import contextlib
+import ipaddress
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import uvicorn
 
 from bcd4rec.errors import InputError
+from bcd4rec.serving.connections import BACKLOG, Connections, places
 from bcd4rec.serving.middleware import Asgi
-from bcd4rec.serving.protocol import BoundedHead
+from bcd4rec.serving.protocol import BoundedProtocol
+from bcd4rec.serving.security import Limits
 
 KEEP_ALIVE = 30
 SHUTDOWN_SECONDS = 10
@@ -28,7 +33,7 @@ def listen(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         raise InputError(f"--host {host} --port {port} cannot be used ({error.strerror or error}).") from None
-    bound.listen(2048)
+    bound.listen(BACKLOG)
     return bound
 
 
@@ -48,7 +53,26 @@ class _Server(uvicorn.Server):
             self._tell()
 
 
-def run(app: Asgi, bound: socket.socket, tell: Callable[[], None]) -> None:
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches it; what is no address at all is for `listen` to refuse."""
+    try:
+        found = {str(one[4][0]).partition("%")[0] for one in socket.getaddrinfo(host, None)}
+    except OSError:
+        return True
+    return all(ipaddress.ip_address(one).is_loopback for one in found)
+
+
+def _protocol(limits: Limits) -> Any:
+    networks = [ipaddress.ip_network(one) for one in limits.proxies]
+
+    def is_proxy(address: str) -> bool:
+        return any(ipaddress.ip_address(address) in network for network in networks)
+
+    connections = Connections(places(), limits.connections, is_proxy)
+    return partial(BoundedProtocol, connections=connections, seconds=limits.request_seconds)
+
+
+def run(app: Asgi, bound: socket.socket, tell: Callable[[], None], limits: Limits) -> None:
     """Serve until a signal comes; `tell` is called once requests are answered."""
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
@@ -57,8 +81,10 @@ def run(app: Asgi, bound: socket.socket, tell: Callable[[], None]) -> None:
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        limit_concurrency=CONNECTIONS,
-        http=BoundedHead,
+        backlog=BACKLOG,
+        http=_protocol(limits),
+        proxy_headers=bool(limits.proxies),
+        forwarded_allow_ips=list(limits.proxies),
         ws="none",
     )
     sys.setswitchinterval(SWITCH_SECONDS)
