@@ -12,8 +12,9 @@ from typing import Any
 import typer
 from typer.exceptions import TyperException
 
-from bcd4rec import __version__, commands
+from bcd4rec import commands
 from bcd4rec.errors import InputError
+from bcd4rec.version import __version__
 
 EXIT_BAD_INPUT = 2
 TYPER_INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt

@@ -144,18 +144,9 @@ def search_sentence(told: dict[str, Any]) -> str:
 
 def _settings(method: str, preset: str | None, settings: list[str] | None) -> dict[str, Any]:
     from bcd4rec.config import parse_settings
-    from bcd4rec.errors import InputError
+    from bcd4rec.experiments.fitting import with_preset
 
-    given = parse_settings(settings)
-    if preset is None:
-        return dict(given)
-    if method not in AGENTS:
-        raise InputError(f"--preset is for agents ({', '.join(AGENTS)}), found {method!r}; train it without.")
-    known = AGENTS[method].presets
-    if preset not in known:
-        has = f"known are {', '.join(known)}" if known else "it has none"
-        raise InputError(f"Unknown preset {preset!r} of {method}; {has}.")
-    return dict(known[preset]) | given
+    return with_preset(method, preset, dict(parse_settings(settings)))
 
 
 def _tensorboard(folder: Path | None) -> Any:

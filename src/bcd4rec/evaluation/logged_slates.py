@@ -384,6 +384,16 @@ class Judgement:
     unknown: Mapping[str, float] = field(default_factory=dict)  # percent of the shown items a policy does not know
     seed: int = 0
 
+    def table(self) -> pl.DataFrame:
+        """A row for each policy and measure: the mean over cases, and the ends of its 95 % interval."""
+        rows = [
+            {"policy": policy, "measure": name, **found._asdict()}
+            for policy, values in self.values.items()
+            for name in values
+            if (found := self.interval(policy, name)) is not None
+        ]
+        return pl.DataFrame(rows)
+
     @property
     def headline(self) -> str:
         """The measure that a verdict goes by."""

@@ -114,6 +114,10 @@ class Comparison:
     curves: dict[str, Curves]
     sessions: dict[str, pl.DataFrame]  # `per_session` of each policy
 
+    def table(self) -> pl.DataFrame:
+        """A row for each policy: values in percent, and the ends of their 95 % intervals."""
+        return pl.DataFrame([one.to_json() for one in self.evaluations])
+
 
 def compare(
     environment: Environment,

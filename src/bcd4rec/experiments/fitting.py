@@ -45,6 +45,19 @@ class Watcher:
         """The agent has trained a while; it is whole here, so this is the place for checkpoints."""
 
 
+def with_preset(method: str, preset: str | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` on top of an agent's preset; an unknown one is bad input."""
+    if preset is None:
+        return settings
+    if method not in AGENTS:
+        raise InputError(f"--preset is for agents ({', '.join(AGENTS)}), found {method!r}; train it without.")
+    known = AGENTS[method].presets
+    if preset not in known:
+        has = f"known are {', '.join(known)}" if known else "it has none"
+        raise InputError(f"Unknown preset {preset!r} of {method}; {has}.")
+    return dict(known[preset]) | settings
+
+
 def fit(
     method: str,
     dataset: Dataset,

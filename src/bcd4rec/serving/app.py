@@ -15,7 +15,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
-from bcd4rec import __version__
 from bcd4rec.errors import InputError
 from bcd4rec.serving import failures, fast_path, messages
 from bcd4rec.serving.arms import Arm
@@ -26,6 +25,7 @@ from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.storage.records import ORGANIC
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
+from bcd4rec.version import __version__
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": messages.Problem} for code in (400, 401, 403, 408, 413, 415, 422, 429, 503)
