@@ -1,7 +1,8 @@
 """What the text claims or leaves open: the constraint's form, the state, the encoder, K, the size of the log."""
 
-from bcd4rec.evaluation.findings import Chart, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES
+from bcd4rec.report.page import Cell, Table
+from reproduction.findings import Chart, Finding, Points
 from reproduction.results import Meetings, Results
 from reproduction.studies import Run
 from reproduction.writing import ABSENT, entry, signed
@@ -26,26 +27,26 @@ def finding(results: Results) -> Finding:
             "model, skips in the state, K = 10. Below it the same for the paper's network (`--preset paper`): BiGRU, "
             "behaviour model trained first and frozen, relative constraint. Differences are paired over users."
         ],
-        grids=[
+        tables=[
             grid
             for domain in results.lab.domains_of(runs)
-            for grid in _grids(results, domain, [run for run in runs if run.domain == domain])
+            for grid in _tables(results, domain, [run for run in runs if run.domain == domain])
         ],
         charts=[_sizes(results)] if _sized(results) else [],
         commands=results.again(),
     )
 
 
-def _grids(results: Results, domain: str, runs: list[Run]) -> list[Grid]:
+def _tables(results: Results, domain: str, runs: list[Run]) -> list[Table]:
     """One for each network; the first run of a network is what the others are a change of."""
     kinds = {True: "our default", False: "the paper's network"}
     by = {kind: [run for run in runs if dict(run.settings).get("evidence", True) == kind] for kind in kinds}
-    return [_grid(results, domain, kinds[kind], of) for kind, of in by.items() if of]
+    return [_table(results, domain, kinds[kind], of) for kind, of in by.items() if of]
 
 
-def _grid(results: Results, domain: str, name: str, runs: list[Run]) -> Grid:
+def _table(results: Results, domain: str, name: str, runs: list[Run]) -> Table:
     usual = results.met(runs[0])
-    rows: list[list[Entry | str]] = [["nothing", entry(usual), ""]] if usual else []
+    rows: list[list[Cell | str]] = [["nothing", entry(usual), ""]] if usual else []
     for run in runs[1:]:
         met = results.met(run)
         if met is not None:
@@ -53,7 +54,7 @@ def _grid(results: Results, domain: str, name: str, runs: list[Run]) -> Grid:
     log = results.baseline("behaviour", domain)
     rows.append(["the log's policy", entry(log), _change(log, usual)])
     title = f"{results.lab.domain(domain).title}, {results.lab.domain(domain).rate} %: {name}"
-    return Grid(title, ["changed", "rate", "minus no change"], rows)
+    return Table(["changed", "rate", "minus no change"], rows, title=title)
 
 
 def _change(met: Meetings | None, usual: Meetings | None) -> str:

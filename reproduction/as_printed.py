@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
+from reproduction.findings import Claim, Finding
 from reproduction.results import Results
 from reproduction.studies import Run
 from reproduction.table1 import Column, above_behaviour, columns_of, order
@@ -22,7 +23,7 @@ def finding(results: Results) -> Finding:
             "trained first, β = 0.5, K = 10.",
             *map(_settings, runs[:1]),
         ],
-        grids=[_grid(results, column) for column in columns],
+        tables=[_table(results, column) for column in columns],
         claims=[_as_printed(one) for one in (above_behaviour(columns), *order(columns))],
         commands=results.again(),
     )
@@ -33,8 +34,8 @@ def _settings(run: Run) -> str:
     return f"Settings: {', '.join(f'{name} = {value}' for name, value in (*run.settings, *run.log))}."
 
 
-def _grid(results: Results, column: Column) -> Grid:
-    behaviour, rows = column.ends["behaviour"], list[list[Entry | str]]()
+def _table(results: Results, column: Column) -> Table:
+    behaviour, rows = column.ends["behaviour"], list[list[Cell | str]]()
     for name, found in column.methods.items():
         ours = results.met(Run(column.domain, name))
         theirs = number(column.printed(name)[0])
@@ -43,7 +44,7 @@ def _grid(results: Results, column: Column) -> Grid:
     log = entry(behaviour)
     rows.append([NAMES["behaviour"], log, "", number(column.printed("behaviour")[0]), log])
     heads = ["agent", "as printed", "above the log's policy", "the paper's", "ours, of table 1"]
-    return Grid(f"{column.title}, {column.rate} %", heads, rows)
+    return Table(heads, rows, title=f"{column.title}, {column.rate} %")
 
 
 def _as_printed(one: Claim) -> Claim:

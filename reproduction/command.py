@@ -9,9 +9,9 @@ import typer
 from bcd4rec.commands._options import Json
 
 if TYPE_CHECKING:
-    from bcd4rec.evaluation.findings import Reproduction
     from bcd4rec.runner.local import Step
     from bcd4rec.runner.store import Plan, Store
+    from reproduction.findings import Reproduction
     from reproduction.studies import Laboratory
 
 EPILOG = "Example:  bcd4rec reproduce table1 --domains recsim-1,recsim-2,recsim-3 --jobs 2; or all of it in minutes:  \
@@ -48,7 +48,7 @@ def reproduce(
     from bcd4rec.console import emit_json, say
     from bcd4rec.errors import InputError
     from bcd4rec.runner.store import Store, plan
-    from reproduction import findings, studies
+    from reproduction import gathering, studies
 
     began = time.monotonic()
     asked = studies.known(what)
@@ -61,7 +61,7 @@ def reproduce(
         failed = _run(todo, store, jobs)
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
-    found = findings.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
+    found = gathering.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
     files = _write(out, found)
     for failure in failed.values():
         say(f"Failed: {failure}")
@@ -135,8 +135,8 @@ def _write(out: Path, found: "Reproduction") -> dict[str, str]:
     from dataclasses import asdict
 
     from bcd4rec.artifacts import atomic_file, write_json
-    from bcd4rec.report.markdown import markdown
-    from bcd4rec.report.reproduction import write_reproduction
+    from reproduction.markdown import markdown
+    from reproduction.page import write_reproduction
 
     page, text, results = out / "report.html", out / "reproduction.md", out / "results.json"
     write_reproduction(page, found, force=True)

@@ -3,8 +3,9 @@
 import numpy as np
 import polars as pl
 
-from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
+from reproduction.findings import Chart, Claim, Finding, Points
 from reproduction.results import Meetings, Results
 from reproduction.table1 import TWINS
 from reproduction.writing import claim, spread
@@ -26,7 +27,7 @@ def finding(results: Results) -> Finding:
             "bias is the share of all recommendations that an item gets, by its rank under the same policy; the Gini "
             "coefficient says it in one number: 0 when all items are shown alike, near 1 when a few get everything."
         ],
-        grids=[_grid(results, domain, found) for domain, found in players.items()],
+        tables=[_table(results, domain, found) for domain, found in players.items()],
         charts=[
             *(_category_chart(results, domain, found) for domain, found in with_categories.items()),
             *(_popularity_chart(results, domain, found) for domain, found in players.items()),
@@ -49,9 +50,9 @@ def _knows_categories(found: dict[str, Meetings]) -> bool:
     return any(one.values("category_accuracy") for one in found.values())
 
 
-def _grid(results: Results, domain: str, found: dict[str, Meetings]) -> Grid:
+def _table(results: Results, domain: str, found: dict[str, Meetings]) -> Table:
     known = _knows_categories(found)
-    rows: list[list[Entry | str]] = [
+    rows: list[list[Cell | str]] = [
         [
             NAMES[name],
             *([spread(one, "category_accuracy") if one.values("category_accuracy") else ""] if known else []),
@@ -61,7 +62,7 @@ def _grid(results: Results, domain: str, found: dict[str, Meetings]) -> Grid:
         for name, one in found.items()
     ]
     columns = ["policy", *(["category accuracy %"] if known else []), "Gini", "C@3 %"]
-    return Grid(results.lab.domain(domain).title, columns, rows)
+    return Table(columns, rows, title=results.lab.domain(domain).title)
 
 
 def _category_chart(results: Results, domain: str, found: dict[str, Meetings]) -> Chart:

@@ -1,8 +1,9 @@
 """Figure 2: what pre-trained embeddings are worth, and offline metrics against what users say."""
 
-from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points
 from bcd4rec.evaluation.wording import NAMES
+from bcd4rec.report.page import Cell, Table
 from reproduction import sweep
+from reproduction.findings import Chart, Claim, Finding, Points
 from reproduction.results import Meetings, Results
 from reproduction.studies import Run
 from reproduction.writing import claim, entry, signed
@@ -22,7 +23,7 @@ def finding(results: Results) -> Finding:
             "have no embeddings to pre-train.",
             "The scatter plots have one point for each run of the grid of β, K and n.",
         ],
-        grids=[_grid(results, domain, methods) for domain, methods in found.items()],
+        tables=[_table(results, domain, methods) for domain, methods in found.items()],
         charts=[
             *(_chart(results, domain, methods) for domain, methods in found.items()),
             *(_scatter(results, domain, metric) for domain in sweep.domains(results) for metric in sweep.METRICS),
@@ -45,14 +46,14 @@ def _starts(results: Results, domain: str) -> Found:
     return found
 
 
-def _grid(results: Results, domain: str, methods: Found) -> Grid:
-    rows: list[list[Entry | str]] = []
+def _table(results: Results, domain: str, methods: Found) -> Table:
+    rows: list[list[Cell | str]] = []
     for method, by in methods.items():
         best = max(by, key=lambda start: by[start].mean())
         cells = [entry(by.get(start), start == best) for start in STARTS]
         rows.append([NAMES[method], *cells])
     kind = results.lab.domain(domain)
-    return Grid(f"{kind.title}, {kind.rate} %", ["method", *STARTS], rows)
+    return Table(["method", *STARTS], rows, title=f"{kind.title}, {kind.rate} %")
 
 
 def _chart(results: Results, domain: str, methods: Found) -> Chart:

@@ -1,7 +1,7 @@
 """Figure 4: the threshold β and the number of quantiles K, online and offline."""
 
-from bcd4rec.evaluation.findings import Chart, Finding, Points
 from reproduction import sweep
+from reproduction.findings import Chart, Finding, Points
 from reproduction.results import Results
 from reproduction.table4 import LETTERS
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bcd4rec.evaluation.findings import Chart, Finding, Points
+from reproduction.findings import Chart, Finding, Points
 from reproduction.results import Results
 from reproduction.table6 import distributions
 

@@ -1,112 +1,68 @@
-"""All findings together, with when, where and with what they were made, and what they cost."""
+"""What a reproduction has found, as data: tables, charts and claims that a page, a text or a terminal can show."""
 
-import os
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-import bcd4rec
-from bcd4rec.artifacts import library_versions
-from bcd4rec.evaluation.findings import Finding, Grid, Reproduction
-from bcd4rec.runner.store import Store, plan
-from bcd4rec.runner.tasks import Task
-from reproduction.results import Results
-from reproduction.studies import Laboratory
-from reproduction.tasks.learners import Trained
+from bcd4rec.report.page import Table, Verdict
 
 
-def reproduce(
-    studies: Sequence[str], lab: Laboratory, store: Store, failed: Mapping[str, str], command: str
-) -> Reproduction:
-    """What the runs of some studies have found. Each study is a module of this folder with a function `finding`."""
-    findings = [_finding(study, Results(lab, store, study)) for study in studies]
-    tasks = plan((task for study in studies for task in lab.tasks(study)), store).tasks
-    return Reproduction(findings, lab.quick, _made(lab, store, tasks, failed, command), _costs(store, tasks))
+@dataclass(frozen=True)
+class Points:
+    """One series of a chart; `low` and `high` bound each y where an interval is known."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
 
 
-def _finding(study: str, results: Results) -> Finding:
-    """Without the tables of domains that have no runs, and with a word where there are fewer seeds than in table 1."""
-    found: Finding = import_module(f"reproduction.{study}").finding(results)
-    seeds = ", ".join(map(str, results.seeds))
-    fewer = [f"Seeds of these runs: {seeds}."] if len(results.seeds) < results.lab.sizes.seeds else []
-    return replace(found, grids=[grid for grid in found.grids if grid.rows], prose=[*found.prose, *fewer])
+@dataclass(frozen=True)
+class Chart:
+    """A plot, described by its numbers.
+
+    `lines` joins the points of a series, `scatter` does not, `groups` puts the series side by side above each of the
+    `labels`, which are then the places 0, 1, 2 … of x.
+    """
+
+    name: str  # an id that is unique on the page: letters, digits and hyphens
+    title: str
+    kind: Literal["lines", "scatter", "groups"]
+    across: str
+    up: str
+    series: Mapping[str, Points]
+    labels: Sequence[str] = ()
+    logarithmic: bool = False  # both axes
+    note: str = ""
 
 
-def _made(
-    lab: Laboratory, store: Store, tasks: Sequence[Task], failed: Mapping[str, str], command: str
-) -> dict[str, str]:
-    sizes = lab.sizes
-    codes = sorted({about["code"] for task in tasks if (about := store.about(task)) is not None})
-    versions = library_versions()
-    made = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": command,
-        "version": f"bcd4rec {versions['bcd4rec'] or 'from its source'}{_commit()}",
-        "code of the runs": ", ".join(code[:8] for code in codes),
-        "machine": _machine(),
-        "libraries": ", ".join(f"{name} {value}" for name, value in versions.items() if name != "bcd4rec" and value),
-        "seeds": ", ".join(map(str, range(sizes.seeds))),
-        "users": f"{sizes.users:,} for each policy and seed",
-    }
-    made |= {"left out": f"{', '.join(lab.absent)}: no log was given"} if lab.absent else {}
-    return made | ({"failed": "; ".join(failed.values())} if failed else {})
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, whether it holds here, and the numbers under it."""
+
+    text: str
+    verdict: Verdict
+    evidence: Sequence[str]
 
 
-def _commit() -> str:
-    """The commit, where the package lies in a checkout."""
-    try:
-        found = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(bcd4rec.__file__).parent), "describe", "--always", "--dirty"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return f", commit {found.stdout.strip()}"
+@dataclass(frozen=True)
+class Finding:
+    """One table or figure of the paper, or one ablation, made again."""
+
+    name: str  # as the command line calls it: table1, figure2, …
+    title: str
+    prose: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    claims: Sequence[Claim] = ()
+    commands: Sequence[str] = ()  # how to run it again
 
 
-def _machine() -> str:
-    try:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (ValueError, OSError, AttributeError):
-        return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}, {platform.system()}"
+@dataclass(frozen=True)
+class Reproduction:
+    """All of it. `made` says when, where and with what: date, commit, machine, seeds, time."""
 
-
-def _costs(store: Store, tasks: Sequence[Task]) -> Grid:
-    """Seconds of all tasks, by what they do; a task that served several tables counts once."""
-    totals: dict[str, list[float]] = {}
-    for task in tasks:
-        about: dict[str, Any] | None = store.about(task)
-        if about is not None:
-            name = f"training {task.method}" if isinstance(task, Trained) else _kind(task)
-            totals.setdefault(name, []).append(float(about["seconds"]))
-    ranked = sorted(totals.items(), key=lambda one: -sum(one[1]))
-    rows = [[name, str(len(times)), f"{sum(times) / 60:.1f}", f"{max(times):.0f}"] for name, times in ranked]
-    every = [seconds for times in totals.values() for seconds in times]
-    rows.append(["all", str(len(every)), f"{sum(every) / 60:.1f}", f"{max(every, default=0):.0f}"])
-    return Grid("Where the time went", ["work", "tasks", "minutes of one core", "longest, s"], rows)
-
-
-KINDS = {
-    "Checkpoints": "online IQN for the logs of RecSim-2 and -3",
-    "RecSimLog": "logs of RecSim",
-    "ShopLog": "logs of the shop",
-    "RealLog": "reading raw logs",
-    "User": "learned users",
-    "TrainedOnline": "online IQN on learned users",
-    "Met": "policies meeting users",
-    "MetSeeing": "online IQN that sees interests",
-    "Distributions": "value distributions",
-}
-
-
-def _kind(task: Task) -> str:
-    return KINDS.get(type(task).__name__, type(task).__name__)
+    findings: Sequence[Finding]
+    quick: bool
+    made: Mapping[str, str]
+    costs: Table | None = None  # where the time went

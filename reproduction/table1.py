@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.paired_tests import compare_paired
 from bcd4rec.evaluation.statistics import RATE, Interval
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
 from reproduction import printed
+from reproduction.findings import Claim, Finding
 from reproduction.results import Meetings, Results
 from reproduction.studies import Run, World
 from reproduction.writing import claim, entry, signed, spread, with_bounds
@@ -84,7 +85,7 @@ def finding(results: Results) -> Finding:
             "out once, and items like those above them in a slate lose (λ = 1). On DN and trivago one item is shown "
             "at a time.",
         ],
-        grids=[_overview(columns), *(_grid(column) for column in columns)],
+        tables=[_overview(columns), *(_table(column) for column in columns)],
         claims=[above_behaviour(columns), _best(columns), _gaps(columns), _others(columns), *order(columns)],
         commands=results.again(),
     )
@@ -112,10 +113,10 @@ def _column(results: Results, runs: Sequence[Run], name: str, world: World) -> C
     )
 
 
-def _overview(columns: list[Column]) -> Grid:
-    rows: list[list[Entry | str]] = []
+def _overview(columns: list[Column]) -> Table:
+    rows: list[list[Cell | str]] = []
     for name in dict.fromkeys(name for column in columns for name in column.everyone):
-        row: list[Entry | str] = [NAMES[name]]
+        row: list[Cell | str] = [NAMES[name]]
         for column in columns:
             row += [entry(column.everyone.get(name), column.is_best(name)), number(column.printed(name)[0])]
         rows.append(row)
@@ -124,11 +125,11 @@ def _overview(columns: list[Column]) -> Grid:
     if any(printed.column(column.title) == "DN" for column in columns):
         note += " Logs of lists stand beside the paper's DN, with learned users and, where they are known, true ones."
     spans = [(column.title, 2) for column in columns]
-    return Grid("Rates beside the paper's", ["method", *heads], rows, note, spans)
+    return Table(["method", *heads], rows, title="Rates beside the paper's", note=note, spans=spans)
 
 
-def _grid(column: Column) -> Grid:
-    behaviour, rows = column.ends["behaviour"], list[list[Entry | str]]()
+def _table(column: Column) -> Table:
+    behaviour, rows = column.ends["behaviour"], list[list[Cell | str]]()
     for name, found in column.everyone.items():
         rate, coverage = column.printed(name)
         rows.append(
@@ -146,7 +147,7 @@ def _grid(column: Column) -> Grid:
         )
     rates, gaps = [f"{column.rate} %", "paper"], ["gap %", "paper", "to the oracle"]
     heads = ["method", *rates, *gaps, "C@3 %", "paper", "above the log's policy"]
-    return Grid(column.title, heads, rows, _significance(column))
+    return Table(heads, rows, title=column.title, note=_significance(column))
 
 
 def _significance(column: Column) -> str:

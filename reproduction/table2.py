@@ -1,8 +1,9 @@
 """Table 2: the variants of agents, read off their configurations."""
 
 from bcd4rec.agents.agent import AGENTS as REGISTERED
-from bcd4rec.evaluation.findings import Finding, Grid
 from bcd4rec.evaluation.wording import NAMES
+from bcd4rec.report.page import Table
+from reproduction.findings import Finding
 from reproduction.results import Results
 from reproduction.second_domain import AGENTS
 
@@ -17,7 +18,7 @@ def finding(results: Results) -> Finding:
         "table2",
         "Table 2: the variants of agents",
         prose=["One implementation; the named agents differ in the head and in β, and in nothing else."],
-        grids=[Grid("Variants", columns, rows)],
+        tables=[Table(columns, rows, title="Variants")],
         commands=results.again(),
     )
 

@@ -3,8 +3,9 @@
 from typing import Any
 
 from bcd4rec.artifacts import MANIFEST, read_json
-from bcd4rec.evaluation.findings import Finding, Grid
+from bcd4rec.report.page import Table
 from reproduction import printed
+from reproduction.findings import Finding
 from reproduction.results import Results
 from reproduction.studies import load
 from reproduction.tasks.logs import AnyLog, Checkpoints, RecSimLog
@@ -31,7 +32,7 @@ def finding(results: Results) -> Finding:
             "seven items and each is a tuple; the paper's 30 k are one a step. On RecSim everybody is "
             "tested on fresh users."
         ],
-        grids=[Grid("Sizes", [*columns, "categories", "written by"], rows)],
+        tables=[Table([*columns, "categories", "written by"], rows, title="Sizes")],
         commands=results.again(),
     )
 

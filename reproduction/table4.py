@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from bcd4rec.evaluation.findings import Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
 from reproduction import printed, sweep
+from reproduction.findings import Finding
 from reproduction.results import Results
 from reproduction.second_domain import AGENTS
 
@@ -24,28 +25,28 @@ def finding(results: Results) -> Finding:
             "users' eyes, which nobody can know before. Learning rates are tried apart, with the other settings at "
             "their defaults. `bcd4rec tune` searches all of them together."
         ],
-        grids=[
-            *(_grid(results, domain) for domain in sweep.domains(results)),
+        tables=[
+            *(_table(results, domain) for domain in sweep.domains(results)),
             *(_rates(results, domain) for domain in sweep.domains(results)),
         ],
         commands=[*results.again(), "bcd4rec tune bcd4rec DATASET --by q_bar --out tuned/"],
     )
 
 
-def _grid(results: Results, domain: str) -> Grid:
+def _table(results: Results, domain: str) -> Table:
     rows = []
     for method in sweep.METHODS:
         theirs = printed.HYPERPARAMETERS[method]
         rows += _row(results, domain, method, sweep.points(results, domain, method), theirs)
-    return Grid(f"{results.lab.domain(domain).title}: β, K and n", COLUMNS, rows)
+    return Table(COLUMNS, rows, title=f"{results.lab.domain(domain).title}: β, K and n")
 
 
-def _rates(results: Results, domain: str) -> Grid:
+def _rates(results: Results, domain: str) -> Table:
     rows = []
     for method in AGENTS:
         found = sweep.points(results, domain, method, "table4")
         rows += _row(results, domain, method, [one for one in found if "learning_rate" in one.settings], RATES)
-    return Grid(f"{results.lab.domain(domain).title}: learning rate", COLUMNS, rows)
+    return Table(COLUMNS, rows, title=f"{results.lab.domain(domain).title}: learning rate")
 
 
 def _row(
@@ -54,14 +55,14 @@ def _row(
     method: str,
     points: list[sweep.Point],
     theirs: Mapping[str, tuple[float, float]],
-) -> list[list[Entry | str]]:
+) -> list[list[Cell | str]]:
     """One row, or none where nothing was tried."""
     found = sweep.means(points)
     if not found:
         return []
     rates = [rate for _, rate, _ in found]
     by = [sweep.best(found, name) for name in ("q_bar", "recall@3")]
-    chosen = [Entry(_text(settings), f"gets {number(rate)}") for settings, rate, _ in by]
+    chosen = [Cell(_text(settings), f"gets {number(rate)}") for settings, rate, _ in by]
     place = 0 if printed.column(results.lab.domain(domain).title) == "DN" else 1
     paper = _text({name: values[place] for name, values in theirs.items()})
     return [[NAMES[method], *chosen, paper, number(max(rates)), number(min(rates)), str(len(found))]]

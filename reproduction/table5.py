@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 from bcd4rec.evaluation.correlation import Correlation, correlate
-from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
 from reproduction import printed, sweep
+from reproduction.findings import Claim, Finding
 from reproduction.results import Results
 from reproduction.writing import ABSENT, bounds, claim
 
@@ -31,7 +32,7 @@ def finding(results: Results) -> Finding:
             "on validation sessions: of the values and of their ranks. Brackets are 95 % bootstrap intervals over runs."
             " Where the rates of the whole grid lie close together, there is little to correlate with."
         ],
-        grids=[_grid(results, domain, methods) for domain, methods in found.items()],
+        tables=[_table(results, domain, methods) for domain, methods in found.items()],
         claims=[_claim(results, found)],
         commands=results.again(),
     )
@@ -48,20 +49,20 @@ def _swept(results: Results, domain: str) -> dict[str, Swept]:
     return found
 
 
-def _grid(results: Results, domain: str, methods: dict[str, Swept]) -> Grid:
+def _table(results: Results, domain: str, methods: dict[str, Swept]) -> Table:
     title = results.lab.domain(domain).title
-    rows: list[list[Entry | str]] = []
+    rows: list[list[Cell | str]] = []
     for method, (rates, by) in methods.items():
         theirs = printed.CORRELATIONS[printed.column(title)][method]
         ours = [by["recall@3"].values, by["q_bar"].values, by["recall@3"].ranks, by["q_bar"].ranks]
         cells = [cell for one, paper in zip(ours, theirs, strict=True) for cell in (_entry(one), number(paper, 3))]
         rows.append([NAMES[method], *cells, str(by["q_bar"].runs), f"{number(min(rates))} to {number(max(rates))}"])
     heads = [head for kind in ("values", "ranks") for name in ("R@3", "Q̄") for head in (f"{name}, {kind}", "paper")]
-    return Grid(title, ["method", *heads, "runs", "their rates, %"], rows)
+    return Table(["method", *heads, "runs", "their rates, %"], rows, title=title)
 
 
-def _entry(found: Interval | None) -> Entry:
-    return Entry(ABSENT) if found is None else Entry(number(found.value, 2), bounds(found, 2))
+def _entry(found: Interval | None) -> Cell:
+    return Cell(ABSENT) if found is None else Cell(number(found.value, 2), bounds(found, 2))
 
 
 def _claim(results: Results, found: Found) -> Claim:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from bcd4rec.artifacts import read_json
-from bcd4rec.evaluation.findings import Claim, Entry, Finding, Grid
 from bcd4rec.evaluation.wording import NAMES, number
+from bcd4rec.report.page import Cell, Table
 from reproduction import printed
+from reproduction.findings import Claim, Finding
 from reproduction.results import Results
 from reproduction.writing import claim
 
@@ -35,7 +36,7 @@ def finding(results: Results) -> Finding:
             f"{len(found)} {'run' if len(found) == 1 else 'runs'}. The paper states no unit. DQN and BCQ know one "
             "value only. Agents foretell what their own policy brings, and the users' returns are of a better one."
         ],
-        grids=[_grid(found, unit) for unit in UNITS] if found else [],
+        tables=[_table(found, unit) for unit in UNITS] if found else [],
         claims=[_claim(found)] if found else [],
         commands=results.again(),
     )
@@ -50,18 +51,18 @@ def _distances(found: list[dict[str, Any]], unit: str) -> dict[str, np.ndarray[A
     return {name: np.array(of(name)).mean(axis=0) for name in found[0]["quantiles"]}
 
 
-def _grid(found: list[dict[str, Any]], unit: str) -> Grid:
+def _table(found: list[dict[str, Any]], unit: str) -> Table:
     distances = _distances(found, unit)
-    rows: list[list[Entry | str]] = []
+    rows: list[list[Cell | str]] = []
     for place in range(len(found[0]["types"])):
         best = min(distances, key=lambda name: distances[name][place])
         cells = [
-            Entry(number(float(values[place]), 3), f"paper {printed.WASSERSTEIN[name][place]:.3f}", name == best)
+            Cell(number(float(values[place]), 3), f"paper {printed.WASSERSTEIN[name][place]:.3f}", name == best)
             for name, values in distances.items()
         ]
         rows.append([f"User {place + 1}", *cells])
     columns = ["users", *(NAMES[name] for name in distances)]
-    return Grid(f"Distances, {UNITS[unit]}", columns, rows)
+    return Table(columns, rows, title=f"Distances, {UNITS[unit]}")
 
 
 def _claim(found: list[dict[str, Any]]) -> Claim:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from bcd4rec.evaluation.findings import Claim, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import number
+from bcd4rec.report.page import Cell, Verdict
+from reproduction.findings import Claim
 from reproduction.results import Meetings
 
 ABSENT = "–"
@@ -29,12 +30,12 @@ def signed(found: Interval, decimals: int = 1) -> str:
     return f"{sign}{with_bounds(found, decimals)}"
 
 
-def entry(found: Meetings | None, best: bool = False) -> Entry:
+def entry(found: Meetings | None, best: bool = False) -> Cell:
     if found is None:
-        return Entry(ABSENT)
+        return Cell(ABSENT)
     made = len(found.tasks)
     missing = f", {made} of {found.asked} runs" if made < found.asked else ""
-    return Entry(spread(found), bounds(found.rate) + missing, best)
+    return Cell(spread(found), bounds(found.rate) + missing, best)
 
 
 def judge(cases: Mapping[str, bool] | Sequence[bool]) -> Verdict:

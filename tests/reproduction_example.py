@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from bcd4rec.evaluation.findings import Chart, Claim, Entry, Finding, Grid, Points, Reproduction
+from bcd4rec.report.page import Cell, Table
+from reproduction.findings import Chart, Claim, Finding, Points, Reproduction
 
 NASTY = "<b>&|</b> *a* _b_ ` \\ [d](e) ~f~"
 LONG = "Donaudampfschifffahrtsgesellschaftskapitän" * 3
@@ -21,13 +22,13 @@ def table_1(rng: np.random.Generator) -> Finding:
     rates = 40 + 45 * np.sort(rng.random((len(NAMES), len(DOMAINS))), axis=0)
     rows = []
     for name, row in zip(NAMES, rates, strict=True):
-        cells: list[Entry | str] = [name]
+        cells: list[Cell | str] = [name]
         for rate in row:
             best = name == "BCD4Rec"
             cells += [
-                Entry(f"{rate:.1f}", f"[{rate - 1.1:.1f}, {rate + 1.3:.1f}]", best),
-                Entry(f"{rng.uniform(5, 99):.1f}", f"± {rng.uniform(0, 4):.1f}"),
-                Entry(f"{rate - 60:.0f}".replace("-", "−"), "[−12, 104]") if name != "Online" else "–",
+                Cell(f"{rate:.1f}", f"[{rate - 1.1:.1f}, {rate + 1.3:.1f}]", best),
+                Cell(f"{rng.uniform(5, 99):.1f}", f"± {rng.uniform(0, 4):.1f}"),
+                Cell(f"{rate - 60:.0f}".replace("-", "−"), "[−12, 104]") if name != "Online" else "–",
                 f"{rate - 2:.1f}" if rate > 45 else "–",
             ]
         rows.append(cells)
@@ -43,14 +44,15 @@ def table_1(rng: np.random.Generator) -> Finding:
             f"A name with every sign in it: {NASTY}.",
         ],
         [
-            Grid(
-                "Rates, coverage and gap closed",
+            Table(
                 columns,
                 rows,
-                "The rule after a skipped slate is `repeat`, for all methods. Best of the offline methods is bold.",
-                spans,
+                title="Rates, coverage and gap closed",
+                note="The rule after a skipped slate is `repeat`, for all methods. Best of the "
+                "offline methods is bold.",
+                spans=spans,
             ),
-            Grid("The same without spans", flat, [row[:13] for row in rows]),
+            Table(flat, [row[:13] for row in rows], title="The same without spans"),
         ],
         [
             Chart(
@@ -113,7 +115,13 @@ def figure_2(rng: np.random.Generator) -> Finding:
         "figure2",
         "Figure 2: categories and popularity",
         ["How often each item was recommended, most popular first, and whether items are of the session's category."],
-        [Grid("Gini coefficients", ["Method", "DN", "RecSim-2"], [["DQN", "0.97", "0.88"], ["IQN", "0.61", "0.50"]])],
+        [
+            Table(
+                ["Method", "DN", "RecSim-2"],
+                [["DQN", "0.97", "0.88"], ["IQN", "0.61", "0.50"]],
+                title="Gini coefficients",
+            )
+        ],
         [
             Chart(
                 "popularity",
@@ -170,7 +178,7 @@ def figure_3(rng: np.random.Generator) -> Finding:
 
 
 def settings() -> Finding:
-    rows: list[list[Entry | str]] = [
+    rows: list[list[Cell | str]] = [
         ["Quantiles K (IQN, BCD4Rec)", "5, 7, 10", "5", "10", "chosen by Q̄ on the validation split, as the paper says"],
         ["β (BCD4Rec, QRBCQ, BCQ)", "0.1, 0.3, 0.5, 0.7, 0.9", "0.3", "0.5", "relative to the most likely action"],
         ["Response types", "–", "{s,c,b}", "{s,c}", ""],
@@ -181,7 +189,7 @@ def settings() -> Finding:
         "table3",
         f"Table 3: {LONG}",
         [f"`bcd4rec tune` searches for {LONG}."],
-        [Grid(LONG, columns, rows)],
+        [Table(columns, rows, title=LONG)],
         claims=[Claim(LONG, "holds", [LONG])],
         commands=[f"bcd4rec tune {LONG}"],
     )
@@ -200,10 +208,10 @@ def reproduction(quick: bool = False) -> Reproduction:
             LONG: LONG,
             "Time": "7 h 12 min",
         },
-        Grid(
-            "Where the time went",
+        Table(
             ["Step", "Runs", "Time", "Share %"],
             [["Online agent", "3", "1 h 20 min", "18.5"], ["Offline agents", "72", "5 h 2 min", "69.9"]],
-            "Time on the wall; two runs at a time.",
+            title="Where the time went",
+            note="Time on the wall; two runs at a time.",
         ),
     )

@@ -19,7 +19,7 @@ from bcd4rec.experiments.fitting import fit
 from bcd4rec.runner.local import run
 from bcd4rec.runner.store import Store, plan
 from reproduction import figure1, printed, studies, table1
-from reproduction.findings import reproduce
+from reproduction.gathering import reproduce
 from reproduction.results import Meetings, Results
 from reproduction.studies import Laboratory, Run, Studies
 from reproduction.tasks.logs import Checkpoint
@@ -253,29 +253,29 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     found = reproduce(asked, lab, store, {}, "bcd4rec reproduce all")
     by_name = {one.name: one for one in found.findings}
     _check_rates(by_name["table1"], lab, store)
-    assert [row[0] for row in by_name["table1"].grids[1].rows][-3:] == ["Bayes filter", "Online", "Oracle"]
+    assert [row[0] for row in by_name["table1"].tables[1].rows][-3:] == ["Bayes filter", "Online", "Oracle"]
     unmeasured = [one.text for one in by_name["table1"].claims if one.verdict == "not measured"]
     # Two rounds of 15 users teach the online agent nothing, so there is no way to it of which a share could be told.
     assert unmeasured == [
         "BCD4Rec closes at least the share of the gap to the online policy that the paper's does.",
         "Distributional agents without the constraint (QRDQN, IQN) are better than DQN.",
     ]
-    assert [row[0] for row in by_name["table3"].grids[0].rows][:2] == ["RecSim-1", "RecSim-2"]
-    assert by_name["table5"].grids[0].rows[0][-2] == "3"  # three values of β, and one seed is enough there
+    assert [row[0] for row in by_name["table3"].tables[0].rows][:2] == ["RecSim-1", "RecSim-2"]
+    assert by_name["table5"].tables[0].rows[0][-2] == "3"  # three values of β, and one seed is enough there
     rates = [
         json.loads((store.path(lab.met(one, 0)) / "result.json").read_text())["rate"] for one in lab.runs("table5")
     ]
-    assert by_name["table5"].grids[0].rows[0][-1] == f"{min(rates):.1f} to {max(rates):.1f}"
+    assert by_name["table5"].tables[0].rows[0][-1] == f"{min(rates):.1f} to {max(rates):.1f}"
     assert "left out" not in found.made
     with_real = Laboratory(domains=("recsim-1", "recsim-2", "diginetica"))
     assert reproduce(["table2"], with_real, store, {}, "").made["left out"] == "diginetica: no log was given"
     assert found.costs is not None
     assert found.costs.rows[-1][1] == str(len(plan(wanted, store).tasks))
-    assert "RecSim-2" in by_name["table3"].grids[0].rows[1]
+    assert "RecSim-2" in by_name["table3"].tables[0].rows[1]
     told = {one.name: [text for text in one.prose if text.startswith("Seeds")] for one in found.findings}
     fewer = {name: small_table.studies[name].seeds == 1 for name in asked}
     assert told == {name: ["Seeds of these runs: 0."] if fewer[name] else [] for name in asked}
-    ours, paper = ([row[0] for row in grid.rows] for grid in by_name["ablations"].grids)
+    ours, paper = ([row[0] for row in grid.rows] for grid in by_name["ablations"].tables)
     changes = ["no skips in the state", "rewards of the log in place of the response model's"]
     assert ours == ["nothing", *changes, "the log's policy"]
     assert paper == ["nothing", "encoder = meanpool", "the log's policy"]
@@ -285,7 +285,7 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
 
 def _check_rates(table, lab, store):
     """Means over seeds and the best method, by a plain loop over the files."""
-    grid = table.grids[1]
+    grid = table.tables[1]
     rates = {}
     for one in lab.runs("table1"):
         if one.domain == "recsim-1":
@@ -330,9 +330,9 @@ def _check_sizes(found, lab, store):
 
 def _check_printed(found, table, lab, store):
     """The printed network stands beside ours of table 1, and is not taken for it."""
-    shown = {row[0]: row for row in found.grids[0].rows}
+    shown = {row[0]: row for row in found.tables[0].rows}
     assert list(shown) == ["IQN", "BCD4Rec", "Behaviour"]
-    ours = {row[0]: row[1].text for row in table.grids[1].rows}
+    ours = {row[0]: row[1].text for row in table.tables[1].rows}
     for one in lab.runs("as_printed"):
         rates = [json.loads((store.path(lab.met(one, seed)) / "result.json").read_text())["rate"] for seed in range(2)]
         place = 1 if one.settings else 4

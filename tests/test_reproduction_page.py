@@ -11,14 +11,14 @@ from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Entry, Finding, Grid, Points, Reproduction
 from bcd4rec.report import plots
-from bcd4rec.report.charts import figure, numbers
-from bcd4rec.report.markdown import markdown
-from bcd4rec.report.page import wordy
-from bcd4rec.report.reproduction import QUICK, tally, write_reproduction
+from bcd4rec.report.page import SYMBOLS, Cell, Table, wordy
 from browser import CHROMIUM, Browser, browser
 from markup import Structure, assert_loads_nothing, assert_references_resolve
+from reproduction.charts import figure, numbers
+from reproduction.findings import Chart, Claim, Finding, Points, Reproduction
+from reproduction.markdown import markdown
+from reproduction.page import QUICK, tally, write_reproduction
 from reproduction.terminal import show_finding
 from reproduction_example import BETAS, LONG, NASTY, reproduction
 
@@ -42,8 +42,8 @@ def said(value: str) -> str:
     return re.sub("`([^`]+)`", r"\1", value).replace(" %", "\u00a0%")
 
 
-def cells(grid: Grid) -> list[list[str]]:
-    rows = [[Entry(cell) if isinstance(cell, str) else cell for cell in row] for row in grid.rows]
+def cells(grid: Table) -> list[list[str]]:
+    rows = [[Cell(cell) if isinstance(cell, str) else cell for cell in row] for row in grid.rows]
     return [[f"{one.text} {one.detail}".strip() for one in row] for row in rows]
 
 
@@ -73,7 +73,7 @@ def test_the_page_is_whole_by_itself(page: str) -> None:
 def test_everything_found_is_on_the_page(page: str) -> None:
     found, text = reproduction(), Structure(page).text
     for finding in found.findings:
-        for grid in finding.grids:
+        for grid in finding.tables:
             assert all(cell in text for row in cells(grid) for cell in row)
             assert said(grid.note) in text
         for chart in finding.charts:
@@ -91,8 +91,8 @@ def test_everything_found_is_on_the_page(page: str) -> None:
 
 
 def test_best_entries_are_strong_and_spans_cover_their_columns(page: str) -> None:
-    rows = reproduction().findings[0].grids[0].rows
-    best = [cell.text for row in rows for cell in row if isinstance(cell, Entry) and cell.best]
+    rows = reproduction().findings[0].tables[0].rows
+    best = [cell.text for row in rows for cell in row if isinstance(cell, Cell) and cell.best]
     assert re.findall(r"<strong>(.*?)</strong>", page)[: len(best)] == best
     spans = re.findall(r'<th scope="colgroup" colspan="(\d)" class="edge">(.*?)</th>', page)
     assert spans == [("4", "RecSim-1"), ("4", "RecSim-2"), ("4", "RecSim-3"), ("4", "DN")]
@@ -128,10 +128,10 @@ def test_tally_counts_each_verdict() -> None:
         (["76.4", "−3", "–", "", "12 min 3 s", "< 0.001", "± 4"], False),
         (["none", "item2vec", "3"], True),
         (["1", "2", "3 or more than that, as it happens"], True),
-        ([Entry("1", "over three seeds of 2,000 users")], True),
+        ([Cell("1", "over three seeds of 2,000 users")], True),
     ],
 )
-def test_words_and_numbers(column: list[Entry | str], expected: bool) -> None:
+def test_words_and_numbers(column: list[Cell | str], expected: bool) -> None:
     assert wordy(column) == expected
 
 
@@ -157,7 +157,7 @@ def test_series_with_the_same_places_share_rows() -> None:
     assert found.columns == ["across", "IQN", "x"]
     assert found.rows == [
         ["1", "0.500", "–"],
-        ["2", "−0.250", Entry("7.000", "[6.000, 9.000]")],
+        ["2", "−0.250", Cell("7.000", "[6.000, 9.000]")],
         ["3", "–", "–"],
     ]
 
@@ -272,11 +272,11 @@ def parsed(text: str) -> list[list[list[str]]]:
 
 
 def test_markdown_has_the_same_cells() -> None:
-    nasty = Grid("N", ["a|b", NASTY], [[NASTY, Entry(NASTY, "[1, 2]", True)], ["-", "1. x"], ["|", "a\nb"]])
+    nasty = Table(["a|b", NASTY], [[NASTY, Cell(NASTY, "[1, 2]", True)], ["-", "1. x"], ["|", "a\nb"]], title="N")
     found = reproduction()
-    findings = [*found.findings, Finding("more", "More", grids=[nasty])]
+    findings = [*found.findings, Finding("more", "More", tables=[nasty])]
     tables = parsed(markdown(Reproduction(findings, False, found.made, found.costs)))
-    for grid in (grid for finding in findings for grid in finding.grids):
+    for grid in (grid for finding in findings for grid in finding.tables):
         over = [f"{name} " for name, width in grid.spans for _ in range(width)] or [""] * len(grid.columns)
         names = [grid.columns[0], *(span + name for span, name in zip(over, grid.columns[1:], strict=False))]
         body = [[cell.replace("\n", " ") for cell in row] for row in cells(grid)]
@@ -324,7 +324,7 @@ def test_on_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert max(cell_len(line) for line in lines if line[:1] in "│┃") <= 100
     assert "…" not in out
     body = [[part.strip() for part in line.strip("│").split("│")] for line in lines if line.startswith("│")]
-    spans, flat = map(cells, finding.grids)
+    spans, flat = map(cells, finding.tables)
     for row in spans:  # a table for each domain, and each has the row's name
         assert all([row[0], *row[start : start + 4]] in body for start in (1, 5, 9, 13))
     assert all(any(cell in found for found in body) for row in flat for cell in row)

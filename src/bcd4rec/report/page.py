@@ -5,27 +5,38 @@ nothing: no script, no font, no picture from anywhere.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 from bcd4rec.artifacts import atomic_file
-from bcd4rec.evaluation.findings import SYMBOLS, Entry, Verdict
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import number
 
-Cell = Entry  # a text and a smaller one behind it
+Verdict = Literal["holds", "holds partly", "does not hold here", "not measured"]
+SYMBOLS: Mapping[Verdict, str] = {"holds": "✓", "holds partly": "◐", "does not hold here": "✗", "not measured": "–"}
 WIDTHS = {"wide": 8, "widest": 12}  # by columns; such tables may be wider than the text, with details below numbers
 LONG = 24  # letters of a cell from which on it is broken into lines
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number or a word, what stands smaller behind it, and whether it is the column's best."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
     """The first column names the rows; columns of words are set as words, and with `words` all of them are.
 
-    `spans` name neighbouring columns together: a name, and how many columns it stands above.
+    `spans` name neighbouring columns together: a name, and how many columns it stands above. A table that is a section
+    of its own has its `title` and a `note` below it.
     """
 
     columns: Sequence[str]
@@ -33,6 +44,8 @@ class Table:
     caption: str = ""
     words: bool = False
     spans: Sequence[tuple[str, int]] = ()
+    title: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

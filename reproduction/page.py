@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Finding, Grid, Reproduction
-from bcd4rec.report.charts import figure
-from bcd4rec.report.page import Page, Section, Statement, Table, write_page
+from bcd4rec.report.page import SYMBOLS, Page, Section, Statement, Table, write_page
+from reproduction.charts import figure
+from reproduction.findings import Chart, Claim, Finding, Reproduction
 
 TITLE = "The paper, made again"
 INTRO = (
@@ -66,7 +67,7 @@ def _summary(found: Reproduction) -> Section:
 
 
 def _finding(finding: Finding, quick: bool) -> Section:
-    parts = [_grid(grid) for grid in finding.grids] + [_chart(finding.name, chart) for chart in finding.charts]
+    parts = [_table(table) for table in finding.tables] + [_chart(finding.name, chart) for chart in finding.charts]
     if finding.claims:
         statements = [Statement(claim.verdict, claim.text, claim.evidence) for claim in finding.claims]
         parts.append(Section("What the paper claims", statements=statements))
@@ -75,9 +76,8 @@ def _finding(finding: Finding, quick: bool) -> Section:
     return Section(finding.title, finding.prose, parts=parts, anchor=finding.name, mark=_mark(quick))
 
 
-def _grid(grid: Grid) -> Section:
-    table = Table(grid.columns, grid.rows, spans=grid.spans)
-    return Section(grid.title, table=table, notes=[grid.note] if grid.note else [])
+def _table(table: Table) -> Section:
+    return Section(table.title, table=table, notes=[table.note] if table.note else [])
 
 
 def _chart(finding: str, chart: Chart) -> Section:
@@ -86,11 +86,8 @@ def _chart(finding: str, chart: Chart) -> Section:
     return Section(chart.title, figure=figure(chart, f"{finding}-{chart.name}"))
 
 
-def _costs(costs: Grid, quick: bool) -> Section:
-    inner = _grid(costs)
-    return Section(
-        costs.title or "Where the time went", table=inner.table, notes=inner.notes, anchor="costs", mark=_mark(quick)
-    )
+def _costs(costs: Table, quick: bool) -> Section:
+    return replace(_table(costs), anchor="costs", mark=_mark(quick))
 
 
 def _again(found: Reproduction) -> Section:

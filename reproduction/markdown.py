@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from bcd4rec.evaluation.findings import SYMBOLS, Chart, Claim, Finding, Grid, Reproduction
-from bcd4rec.report.charts import numbers
-from bcd4rec.report.page import Cell, Table, plain, wordy
-from bcd4rec.report.reproduction import INTRO, QUICK, TITLE, UNDRAWN, all_commands, drawable, short, tally
+from bcd4rec.report.page import SYMBOLS, Cell, Table, plain, wordy
+from reproduction.charts import numbers
+from reproduction.findings import Chart, Claim, Finding, Reproduction
+from reproduction.page import INTRO, QUICK, TITLE, UNDRAWN, all_commands, drawable, short, tally
 
 ROWS = 30  # of a plot's numbers; more are on the page only
 
@@ -22,7 +22,7 @@ def markdown(found: Reproduction) -> str:
         _prose(tally(claims)),
         _bullets([_line(claim, finding) for finding in found.findings for claim in finding.claims]),
         *(part for finding in found.findings for part in _finding(finding, found.quick)),
-        *(_costs(found.costs) if found.costs else []),
+        *(_titled(found.costs, "##") if found.costs else []),
         "## Run it again",
         _commands(all_commands(found)),
     ]
@@ -71,12 +71,8 @@ def _table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _grid(grid: Grid) -> list[str]:
-    return [f"### {_prose(grid.title)}", *_grid_body(grid)]
-
-
-def _grid_body(grid: Grid) -> list[str]:
-    return [_table(Table(grid.columns, grid.rows, spans=grid.spans)), _prose(grid.note)]
+def _titled(table: Table, level: str = "###") -> list[str]:
+    return [f"{level} {_prose(table.title)}", _table(table), _prose(table.note)]
 
 
 def _chart(chart: Chart) -> list[str]:
@@ -106,12 +102,8 @@ def _finding(finding: Finding, quick: bool) -> list[str]:
         f'<a id="{finding.name}"></a>',
         f"## {_prose(finding.title)}{mark}",
         *map(_prose, finding.prose),
-        *(part for grid in finding.grids for part in _grid(grid)),
+        *(part for table in finding.tables for part in _titled(table)),
         *(part for chart in finding.charts for part in _chart(chart)),
         *_claims(finding.claims),
         *(["Run it again:", _commands(finding.commands)] if finding.commands else []),
     ]
-
-
-def _costs(costs: Grid) -> list[str]:
-    return [f"## {_prose(costs.title or 'Where the time went')}", *_grid_body(costs)]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bcd4rec.evaluation.findings import Chart, Points
 from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly
 from bcd4rec.report.page import Cell, Figure, Table
+from reproduction.findings import Chart, Points
 
 ROWS = 200  # of the numbers behind a plot; more are thinned out
 
