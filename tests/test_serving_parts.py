@@ -162,6 +162,14 @@ class Away:
         self.taken += list(records)
         return Future()
 
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def ask(self, session_id: str) -> Future[list[tuple[str, str]]]:
+        done: Future[list[tuple[str, str]]] = Future()
+        done.set_result([])
+        return done
+
     def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
         return []
 

@@ -78,6 +78,7 @@ def serve(
     )
     from bcd4rec.serving.service import Service
     from bcd4rec.serving.storage.store import open_store
+    from bcd4rec.serving.storage.urls import without_secrets
 
     values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
     exploration = Exploration.parse(values, OPTIONS)
@@ -103,7 +104,13 @@ def serve(
 
     def tell() -> None:
         if json:
-            emit_json({"address": where, "policies": [arm.version for arm in loaded], "database": database})
+            emit_json(
+                {
+                    "address": where,
+                    "policies": [arm.version for arm in loaded],
+                    "database": without_secrets(database, database),
+                }
+            )
         for arm in loaded:
             say(_about(arm))
         if open_to_all and not keys:

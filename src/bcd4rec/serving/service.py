@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
 
-PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
+PATIENCE = 0.25  # seconds to wait for the database; then feedback is only "accepted", and sessions are as in memory
 COUNTED = 100_000  # sessions whose requests are counted
 Events = list[tuple[ItemId, str | None]]
 
@@ -75,13 +74,22 @@ class Service:
 
     async def _known(self, session_id: str) -> list[tuple[str, str]]:
         if not self._local:
-            return await asyncio.to_thread(self.store.session, session_id)
+            return await self._asked(session_id)
         if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
         known, asked = self.store.look_up(session_id)
         if asked and not known:
             self._cache.begin(session_id)
         return known
+
+    async def _asked(self, session_id: str) -> list[tuple[str, str]]:
+        """From a database that may hang: then from memory."""
+        future = asyncio.wrap_future(self.store.ask(session_id))
+        done, _ = await asyncio.wait([future], timeout=PATIENCE)
+        if done:
+            return future.result()
+        self.store.give_up_reading()
+        return self.store.session(session_id, in_memory=True)
 
     def _answer(
         self,
@@ -125,7 +133,7 @@ class Service:
         items = [str(one["item"]) for one in answer["items"]]
         if not items:
             return
-        now = time.time_ns() // 1000
+        now = self.store.now_us()
         records: list[Record] = []
         if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
             records += _opening(arm, request_id, session_id, opening, now - 1)
@@ -152,7 +160,7 @@ class Service:
 
     async def feedback(self, given: FeedbackRequest) -> bool:
         """Whether the responses are on disk; if not, they wait in memory for the database."""
-        now = time.time_ns() // 1000
+        now = self.store.now_us()
         names = self.arms.rewards
         records = []
         for answer in given.responses:

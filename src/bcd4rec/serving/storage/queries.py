@@ -65,6 +65,7 @@ def create_tables(connection: Connection) -> None:
             connection.rows(statement)
         if not connection.rows("SELECT version FROM bcd4rec_storage"):
             connection.insert("bcd4rec_storage", ["version"], [(VERSION,)])
+        connection.rows("UPDATE bcd4rec_storage SET version = version")  # fails now where nothing may be written
     check_version(connection)
 
 
@@ -140,6 +141,19 @@ def _arm(arm: Row, responses: Sequence[Row]) -> ArmCounts:
         counts[name] = y
         residuals[name] = (n * n * yy - 2 * n * y * yn + y * y * nn) / (n * n)  # exact until here: all are integers
     return ArmCounts(arm[0], arm[1], sessions, requests, n, counts, residuals)
+
+
+def newest(connection: Connection) -> int | None:
+    """When the last slate was shown, in microseconds."""
+    found: int | None = connection.rows("SELECT MAX(time_us) FROM bcd4rec_impressions")[0][0]
+    return found
+
+
+def oldest(connection: Connection) -> int | None:
+    """The time of the first record of all."""
+    sql = "SELECT MIN(time_us) FROM "
+    times = [connection.rows(sql + table)[0][0] for table in (IMPRESSIONS, FEEDBACK)]
+    return min((time for time in times if time is not None), default=None)
 
 
 def prune(connection: Connection, before_us: int, limit: int) -> int:
