@@ -232,7 +232,7 @@ def test_closing_does_not_wait_for_a_database_that_hangs(database: PostgresServe
     store = open_store(database.url)
     with Stopped(database):
         store.submit([slate(5)])
-        store.ask("anna")
+        store.in_thread(store.session, "anna")
         began = time.monotonic()
         store.close(timeout=0.2)
         assert time.monotonic() - began < 20

@@ -51,6 +51,9 @@ def serve(
     proxies: Annotated[
         str, typer.Option(help="Addresses or networks of reverse proxies whose X-Forwarded-For counts.")
     ] = "",
+    new_items: Annotated[
+        bool, typer.Option("--new-items", help="Store items of sessions that no policy knows, for the next to learn.")
+    ] = False,
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Listen beyond this machine without API keys: everybody may ask.")
     ] = False,
@@ -99,7 +102,7 @@ def serve(
     arms, bound = Arms(loaded, seed), listen(host, port)
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(arms, store, exploration, seed, local)
+    service = Service(arms, store, exploration, seed, local, new_items)
     where = address(bound)
 
     def tell() -> None:

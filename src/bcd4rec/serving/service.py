@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bcd4rec.data.states import FloatArray, States
 from bcd4rec.data.vocabulary import ItemId
@@ -23,14 +24,26 @@ from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed
 PATIENCE = 0.25  # seconds to wait for the database; then feedback is only "accepted", and sessions are as in memory
 COUNTED = 100_000  # sessions whose requests are counted
 Events = list[tuple[ItemId, str | None]]
+T = TypeVar("T")
 
 
 class Service:
-    def __init__(self, arms: Arms, store: Store, exploration: Exploration = GREEDY, seed: int = 0, local: bool = True):
-        """`local`: the database is this process's own, and reading a session from it needs no thread."""
+    def __init__(
+        self,
+        arms: Arms,
+        store: Store,
+        exploration: Exploration = GREEDY,
+        seed: int = 0,
+        local: bool = True,
+        new_items: bool = False,
+    ):
+        """`local`: the database is this process's own, and reading a session from it needs no thread.
+
+        `new_items`: what sessions bring along is stored also where no policy knows the item, for the next to learn.
+        """
         self.arms, self.store, self.exploration, self.seed = arms, store, exploration, seed
         self.metrics = Metrics(store.arms, store.status)
-        self._local, self._cache = local, SessionCache()
+        self._local, self._new_items, self._cache = local, new_items, SessionCache()
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
@@ -51,7 +64,7 @@ class Service:
         session_id = asked.session_id or request_id
         arm = self.arms.of(session_id)
         events, opening = await self._events(asked, session_id)
-        self._refuse_unknown_responses(arm, events)
+        events = self._understood(arm, events)
         question = _question(asked, arm, events)
         batcher = arm.recommender.batcher
         if batcher is None or asked.explain:
@@ -68,13 +81,14 @@ class Service:
         if asked.session is None:
             return ([*await self._known(session_id)] if asked.session_id is not None else []), False
         given: Events = [(one.item, one.response) if isinstance(one, Event) else (one, None) for one in asked.session]
+        self._refuse_unknown_responses(given)
         if asked.session_id is None:
             return given, True
         return given, session_id not in self._steps and not await self._known(session_id)
 
     async def _known(self, session_id: str) -> list[tuple[str, str]]:
         if not self._local:
-            return await self._asked(session_id)
+            return await self._read(self.store.session, session_id)
         if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
         known, asked = self.store.look_up(session_id)
@@ -82,14 +96,16 @@ class Service:
             self._cache.begin(session_id)
         return known
 
-    async def _asked(self, session_id: str) -> list[tuple[str, str]]:
+    async def _read(self, read: Callable[..., T], *values: Any) -> T:
         """From a database that may hang: then from memory."""
-        future = asyncio.wrap_future(self.store.ask(session_id))
+        if self._local:
+            return read(*values)
+        future = asyncio.wrap_future(self.store.in_thread(read, *values))
         done, _ = await asyncio.wait([future], timeout=PATIENCE)
         if done:
             return future.result()
         self.store.give_up_reading()
-        return self.store.session(session_id, in_memory=True)
+        return read(*values, in_memory=True)
 
     def _answer(
         self,
@@ -121,11 +137,19 @@ class Service:
             for item, value, propensity in zip(*columns, strict=True)
         ]
 
-    def _refuse_unknown_responses(self, arm: Arm, events: Events) -> None:
-        names = arm.recommender.served.responses.names
+    def _refuse_unknown_responses(self, events: Events) -> None:
+        names = self.arms.rewards
         for _, response in events:
             if response is not None and response not in names:
                 raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
+
+    def _understood(self, arm: Arm, events: Events) -> Events:
+        """Without responses that this arm's policy does not know: another one may have asked for them."""
+        names = arm.recommender.served.responses.rewards
+        known = [event for event in events if event[1] is None or event[1] in names]
+        if len(known) < len(events):
+            self.metrics.unknown_responses.inc(len(events) - len(known))
+        return known
 
     def _note(self, arm: Arm, request_id: str, session_id: str, opening: Events, answer: dict[str, Any]) -> None:
         """Keep what was shown. A session that began elsewhere is kept as it was given, without propensities."""
@@ -135,6 +159,7 @@ class Service:
             return
         now = self.store.now_us()
         records: list[Record] = []
+        opening = [event for event in opening if self._may_store(event[0])]
         if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
             records += _opening(arm, request_id, session_id, opening, now - 1)
         step = self._step(session_id, opened)
@@ -149,6 +174,12 @@ class Service:
         except (BufferFull, StoreClosed):
             self.metrics.unlogged.inc()
 
+    def _may_store(self, item: ItemId) -> bool:
+        """Whoever may ask could otherwise make items up, and the next policy would recommend them."""
+        return self._new_items or any(
+            arm.recommender.served.vocabulary.index(item) is not None for arm in self.arms.all
+        )
+
     def _step(self, session_id: str, opened: bool) -> int:
         step = self._steps.pop(session_id, int(opened))
         self._steps[session_id] = step + 1
@@ -158,11 +189,24 @@ class Service:
 
     # ---- feedback
 
-    async def feedback(self, given: FeedbackRequest) -> bool:
-        """Whether the responses are on disk; if not, they wait in memory for the database."""
-        now = self.store.now_us()
-        names = self.arms.rewards
-        records = []
+    async def feedback(self, given: FeedbackRequest) -> tuple[bool, int, list[dict[str, Any]]]:
+        """Whether the responses are on disk, or wait in memory for the database; how many; and which match no slate."""
+        records = self._feedback_records(given)
+        slates, certain = await self._read(self.store.slates, [record.request_id for record in records])
+        taken, unmatched = [], []
+        for record, answer in zip(records, given.responses, strict=True):
+            items = slates.get(record.request_id)
+            if items is None or record.item in items:
+                taken.append(record)
+            if (items is None and certain) or (items is not None and record.item not in items):
+                reason = "no slate" if items is None else "not shown"
+                unmatched.append({"request_id": record.request_id, "item": answer.item, "reason": reason})
+        self.metrics.unmatched.inc(len(unmatched))
+        self._cache.add_feedback(slates if certain else [record.request_id for record in records], len(taken))
+        return await self._stored(taken), len(taken), unmatched
+
+    def _feedback_records(self, given: FeedbackRequest) -> list[Feedback]:
+        now, names, records = self.store.now_us(), self.arms.rewards, []
         for answer in given.responses:
             request_id = answer.request_id or given.request_id
             if request_id is None:
@@ -170,7 +214,11 @@ class Service:
             if answer.response not in names:
                 raise InputError(f"response: found {answer.response!r}, expected one of {', '.join(sorted(names))}.")
             records.append(Feedback(request_id, str(answer.item), answer.response, now))
-        self._cache.add_feedback([record.request_id for record in records])
+        return records
+
+    async def _stored(self, records: list[Feedback]) -> bool:
+        if not records:
+            return True
         future = asyncio.wrap_future(self.store.submit(records))
         done, _ = await asyncio.wait([future], timeout=PATIENCE)
         if not done:

@@ -102,6 +102,13 @@ def slates_of(connection: Connection, session_id: str) -> list[Row]:
     )
 
 
+def items_of(connection: Connection, requests: Sequence[str]) -> list[Row]:
+    """(request_id, items) of these slates, as far as there are such."""
+    marks = ", ".join("?" * len(requests))
+    sql = f"SELECT request_id, items FROM {IMPRESSIONS} WHERE request_id IN ({marks})"  # noqa: S608 (our names)
+    return connection.rows(sql, *requests)
+
+
 def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
     """(request_id, item, response, time_us); a join would do, but without statistics PostgreSQL reads all for it."""
     rows: list[Row] = []

@@ -5,9 +5,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.errors import InputError
@@ -27,6 +28,7 @@ ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting w
 CLOSE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def open_store(
@@ -94,9 +96,18 @@ class Store:
         """
         return self.look_up(session_id, in_memory)[0]
 
-    def ask(self, session_id: str) -> Future[list[tuple[str, str]]]:
-        """What `session` tells, read in a thread: nobody has to wait for it."""
-        return self._reads.submit(self.session, session_id)
+    def slates(self, requests: Sequence[str], in_memory: bool = False) -> tuple[dict[str, tuple[str, ...]], bool]:
+        """The items of these slates, as far as there are such, and whether the database was there to tell."""
+        found = self._recent.items(requests)
+        missing = [request for request in dict.fromkeys(requests) if request not in found]
+        if not missing:
+            return found, True
+        rows = None if in_memory else self._read(lambda reader: queries.items_of(reader, missing))
+        return found | {request: tuple(json.loads(items)) for request, items in rows or []}, rows is not None
+
+    def in_thread(self, read: Callable[..., T], *values: Any) -> Future[T]:
+        """What `session` or `slates` tell, read in a thread: nobody has to wait for it."""
+        return self._reads.submit(read, *values)
 
     def give_up_reading(self) -> None:
         """The database took too long: until it is found again, sessions are what the records in memory tell."""
@@ -106,7 +117,7 @@ class Store:
     def look_up(self, session_id: str, in_memory: bool = False) -> tuple[list[tuple[str, str]], bool]:
         """What `session` tells, and whether the database was asked."""
         shown = {one.request_id: (one.step, one.items) for one in self._recent.slates(session_id)}
-        stored = None if in_memory else self._read_session(session_id, list(shown))
+        stored = None if in_memory else self._read(lambda reader: _session(reader, session_id, list(shown)))
         slates, feedback = stored or ([], [])
         shown |= {request: (step, tuple(json.loads(items))) for request, step, items in slates}
         answers = self._recent.answers(shown)
@@ -157,22 +168,17 @@ class Store:
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]] | None:
-        """Slates and feedback, also to the `new` slates, that the database knows; None while it is away.
-
-        Never connects: that could take seconds.
-        """
+    def _read(self, question: Callable[[Connection], T]) -> T | None:
+        """What the database answers; None while it is away. Never connects: that could take seconds."""
         with self._reading:
             if self._reader is None:
                 return None
             try:
-                slates = queries.slates_of(self._reader, session_id)
-                requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
-                return slates, queries.feedback_to(self._reader, requests)
+                return question(self._reader)
             except Exception as error:
                 if not self._database.away(error):
                     raise
-                log.warning("A session was told from memory: %s", words(error))
+                log.warning("Sessions are known from memory only: %s", words(error))
                 self._close_reader()
                 return None
 
@@ -193,6 +199,13 @@ class Store:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def _session(reader: Connection, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
+    """Slates and feedback, also to the `new` slates, that the database knows."""
+    slates = queries.slates_of(reader, session_id)
+    requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
+    return slates, queries.feedback_to(reader, requests)
 
 
 def _events(
