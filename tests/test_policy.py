@@ -101,7 +101,7 @@ def test_what_nobody_answered_is_skipped_or_unknown():
 
 def test_items_and_responses_that_the_policy_does_not_know_play_no_part():
     found = made().read([[("i01", "click"), ("x", "click"), ("i02", "wishlist")]], ["i05", "y"])
-    assert found.unknown == ["y", "x"]
+    assert (found.unknown, found.unknown_responses) == (["y", "x"], 1)
     assert content(found.sessions.states.positives[0]) == [5, 1]
     assert content(found.sessions.states.skips[0]) == []
 

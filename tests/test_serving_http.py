@@ -129,7 +129,7 @@ def test_feedback_becomes_the_state(server: Running) -> None:
     first = server.recommend(session_id="anna", k=3)
     one, two, three = items(first)
     answer = server.feedback(first["request_id"], **{f"i{one}": "skip", f"i{two}": "click", f"i{three}": "skip"})
-    assert (answer.status_code, answer.json()) == (200, {"accepted": 3, "stored": True})
+    assert (answer.status_code, answer.json()) == (200, {"accepted": 3, "stored": True, "unmatched": []})
     told = [{"item": one, "response": "skip"}, {"item": two, "response": "click"}, {"item": three, "response": "skip"}]
     second, inline = server.recommend(session_id="anna", k=4), server.recommend(session=told, k=4)
     assert second["items"] == inline["items"]
@@ -149,7 +149,7 @@ def test_feedback_twice_late_and_before_its_time(server: Running) -> None:
         {"request_id": after["request_id"], "item": items(after)[0], "response": "click"},
         {"request_id": first["request_id"], "item": items(first)[1], "response": "buy"},
     ]
-    assert server.post("/v1/feedback", {"responses": batch}).json() == {"accepted": 2, "stored": True}
+    assert server.post("/v1/feedback", {"responses": batch}).json() == {"accepted": 2, "stored": True, "unmatched": []}
     liked = {item, items(after)[0], items(first)[1]}
     assert not liked & set(items(server.recommend(session_id="carl", k=ITEMS)))
 

@@ -162,6 +162,17 @@ class Away:
         self.taken += list(records)
         return Future()
 
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def in_thread(self, read: Any, *values: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(read(*values))
+        return done
+
+    def slates(self, requests: list[str], in_memory: bool = False) -> tuple[dict[str, tuple[str, ...]], bool]:
+        return {}, False
+
     def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
         return []
 
@@ -197,7 +208,7 @@ def test_recommendations_go_on_without_a_database(served: Served) -> None:
     recommend = ("POST", "/v1/recommend", {"session_id": "s"})
     answers = ask(service, recommend, ("POST", "/v1/feedback", told), recommend, ("POST", "/v1/feedback", told))
     assert [answer.status_code for answer in answers] == [200, 202, 200, 503]
-    assert answers[1].json() == {"accepted": 1, "stored": False}
+    assert answers[1].json() == {"accepted": 1, "stored": False, "unmatched": []}
     assert isinstance(store.taken[0], Impression)
     (health,) = ask(service, ("GET", "/v1/health", None))
     assert health.status_code == 200
@@ -247,13 +258,13 @@ def test_memory_is_trusted_only_with_sessions_that_are_whole_in_it() -> None:
     assert not cache.covers("a")
     cache.begin("a")
     cache.add_slate("r1", 1)
-    cache.add_feedback(["r1", "r1"])
+    cache.add_feedback(["r1"], 2)
     assert cache.covers("a")
     cache.begin("b")
     cache.add_slate("r2", 1)
     assert not cache.covers("a")  # four records later it may be forgotten in part
     assert cache.covers("b")
-    cache.add_feedback(["from before the restart"])
+    cache.add_feedback(["from before the restart"], 1)
     assert not cache.covers("b")
 
 

@@ -55,6 +55,9 @@ def serve(
     proxies: Annotated[
         str, typer.Option(help="Addresses or networks of reverse proxies whose X-Forwarded-For counts.")
     ] = "",
+    new_items: Annotated[
+        bool, typer.Option("--new-items", help="Store items of sessions that no policy knows, for the next to learn.")
+    ] = False,
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Listen beyond this machine without API keys: everybody may ask.")
     ] = False,
@@ -83,6 +86,7 @@ def serve(
     )
     from bcd4rec.serving.service import Service
     from bcd4rec.serving.storage.store import open_store
+    from bcd4rec.serving.storage.urls import without_secrets
 
     rule = slate_options(after_skip, diversity)
     if explore is not None:
@@ -105,12 +109,18 @@ def serve(
     arms, bound = Arms(loaded, seed), listen(host, port)
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(arms, store, seed, local)
+    service = Service(arms, store, seed, local, new_items)
     where = address(bound)
 
     def tell() -> None:
         if json:
-            emit_json({"address": where, "policies": [arm.version for arm in loaded], "database": database})
+            emit_json(
+                {
+                    "address": where,
+                    "policies": [arm.version for arm in loaded],
+                    "database": without_secrets(database, database),
+                }
+            )
         for arm in loaded:
             say(_about(arm))
         if open_to_all and not keys:

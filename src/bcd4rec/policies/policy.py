@@ -68,6 +68,7 @@ class Reading(NamedTuple):
 
     sessions: Sessions  # one
     unknown: list[ItemId]  # items that the policy has never heard of
+    unknown_responses: int = 0  # how many responses it has never heard of
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Policy:
             reader.add(slate, recommended=True)
         states = States(_row(reader.liked, self.memory.length), _row(reader.passed, self.memory.skips))
         barred, skipped = (np.array([part], np.int32) for part in (reader.barred, reader.skipped))
-        return Reading(Sessions(states, barred, skipped), reader.unknown)
+        return Reading(Sessions(states, barred, skipped), reader.unknown, reader.unknown_responses)
 
     # ---- slates
 
@@ -312,6 +313,7 @@ class _SessionReader:
         self.barred: list[int] = []
         self.skipped: list[int] = []
         self.unknown: list[ItemId] = []
+        self.unknown_responses = 0
 
     def add(self, slate: Sequence[tuple[ItemId, str | None]], recommended: bool) -> None:
         shown: list[tuple[int, bool]] = []
@@ -321,6 +323,8 @@ class _SessionReader:
                 self.unknown.append(item)
             elif response in self._names or (response is None and self._policy.memory.unanswered == "skip"):
                 shown.append((index, response in self._positive))
+            elif response is not None:
+                self.unknown_responses += 1
         if not shown:
             return
         pleased = [index for index, liked in shown if liked]

@@ -22,8 +22,8 @@ async def recommend(service: Service, asked: RecommendRequest) -> tuple[int, Any
 
 
 async def feedback(service: Service, given: FeedbackRequest) -> tuple[int, Any]:
-    stored = await service.feedback(given)
-    return 200 if stored else 202, {"accepted": len(given.responses), "stored": stored}
+    stored, accepted, unmatched = await service.feedback(given)
+    return 200 if stored else 202, {"accepted": accepted, "stored": stored, "unmatched": unmatched}
 
 
 def handlers(service: Service) -> dict[str, Handler]:

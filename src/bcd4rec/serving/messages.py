@@ -93,8 +93,17 @@ class FeedbackRequest(Message):
     responses: list[Answer] = Field(min_length=1, max_length=LARGEST_BATCH)
 
 
+class Unmatched(Message):
+    request_id: str
+    item: int | str
+    reason: Literal["no slate", "not shown"]
+    """Nothing was recommended under this request_id (yet), which is kept; or not this item, which is not."""
+
+
 class FeedbackResponse(Message):
     accepted: int
+    unmatched: list[Unmatched]
+    """The responses that belong to nothing that was recommended."""
     stored: bool
     """True (status 200): on disk. False (status 202): the database is slow or away; the server will keep trying."""
 

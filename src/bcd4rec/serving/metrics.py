@@ -19,6 +19,12 @@ class Metrics:
         )
         self._requests = Counter("bcd4rec_requests", "Requests by status.", ["route", "status"], registry=self.registry)
         self.unknown = Counter("bcd4rec_unknown_items", "Items that the policy does not know.", registry=self.registry)
+        self.unknown_responses = Counter(
+            "bcd4rec_unknown_responses", "Responses in sessions that the policy does not know.", registry=self.registry
+        )
+        self.unmatched = Counter(
+            "bcd4rec_unmatched_feedback", "Responses to what was not recommended.", registry=self.registry
+        )
         self.unlogged = Counter(
             "bcd4rec_unlogged_impressions", "Slates that were shown and not stored.", registry=self.registry
         )

@@ -3,10 +3,10 @@
 import asyncio
 import hashlib
 import os
-import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bcd4rec.data.states import FloatArray
 from bcd4rec.data.vocabulary import ItemId
@@ -21,17 +21,21 @@ from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession
 
-PATIENCE = 0.25  # seconds that feedback waits for the database before it is answered with "accepted"
+PATIENCE = 0.25  # seconds to wait for the database; then feedback is only "accepted", and sessions are as in memory
 COUNTED = 100_000  # sessions whose requests are counted
 Events = list[tuple[ItemId, str]]
+T = TypeVar("T")
 
 
 class Service:
-    def __init__(self, arms: Arms, store: Store, seed: int = 0, local: bool = True):
-        """`local`: the database is this process's own, and reading a session from it needs no thread."""
+    def __init__(self, arms: Arms, store: Store, seed: int = 0, local: bool = True, new_items: bool = False):
+        """`local`: the database is this process's own, and reading a session from it needs no thread.
+
+        `new_items`: what sessions bring along is stored also where no policy knows the item, for the next to learn.
+        """
         self.arms, self.store, self.seed = arms, store, seed
         self.metrics = Metrics(store.arms, store.status)
-        self._local, self._cache = local, SessionCache()
+        self._local, self._new_items, self._cache = local, new_items, SessionCache()
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
@@ -51,7 +55,7 @@ class Service:
         request_id = self._new_id()
         session_id = asked.session_id or request_id
         arm = self.arms.of(session_id)
-        given = _given(asked, arm)
+        given = self._given(asked)
         known = StoredSession([], [])
         if asked.session_id is not None and (given is None or session_id not in self._steps):
             known = await self._known(session_id)
@@ -69,13 +73,24 @@ class Service:
 
     async def _known(self, session_id: str) -> StoredSession:
         if not self._local:
-            return await asyncio.to_thread(self.store.session, session_id)
+            return await self._read(self.store.session, session_id)
         if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
         session, asked = self.store.look_up(session_id)
         if asked and not session.known:
             self._cache.begin(session_id)
         return session
+
+    async def _read(self, read: Callable[..., T], *values: Any) -> T:
+        """From a database that may hang: then from memory."""
+        if self._local:
+            return read(*values)
+        future = asyncio.wrap_future(self.store.in_thread(read, *values))
+        done, _ = await asyncio.wait([future], timeout=PATIENCE)
+        if done:
+            return future.result()
+        self.store.give_up_reading()
+        return read(*values, in_memory=True)
 
     def _answer(
         self,
@@ -93,6 +108,8 @@ class Service:
         answer: dict[str, Any] = {"items": found, "unknown": list(dict.fromkeys(question.unknown))}
         if question.unknown:
             self.metrics.unknown.inc(len(question.unknown))
+        if question.unknown_responses:
+            self.metrics.unknown_responses.inc(question.unknown_responses)
         if asked.explain:
             details, answer["beside"] = recommender.explain(question.sessions, slate, asked.k)
             for one, more in zip(found, details, strict=True):
@@ -107,6 +124,19 @@ class Service:
             for item, value, propensity in zip(*columns, strict=True)
         ]
 
+    def _given(self, asked: RecommendRequest) -> Events | None:
+        """The session as the client tells it; a response that no policy knows is refused."""
+        if asked.session is None:
+            return None
+        names, liked = self.arms.rewards, self.arms.all[0].recommender.served.responses.positive[0]
+        events: Events = []
+        for one in asked.session:
+            item, response = (one.item, one.response or liked) if isinstance(one, Event) else (one, liked)
+            if response not in names:
+                raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
+            events.append((item, response))
+        return events
+
     def _note(
         self, arm: Arm, request_id: str, session_id: str, opening: Events, steps: int, answer: dict[str, Any]
     ) -> None:
@@ -115,8 +145,9 @@ class Service:
         items = [str(one["item"]) for one in answer["items"]]
         if not items:
             return
-        now = time.time_ns() // 1000
+        now = self.store.now_us()
         records: list[Record] = []
+        opening = [event for event in opening if self._may_store(event[0])]
         if opened := bool(opening) and session_id not in self._steps:  # another request may have been faster
             records += _opening(request_id, session_id, opening, now - 1)
         step = self._step(session_id, max(steps, int(opened)))
@@ -131,6 +162,12 @@ class Service:
         except (BufferFull, StoreClosed):
             self.metrics.unlogged.inc()
 
+    def _may_store(self, item: ItemId) -> bool:
+        """Whoever may ask could otherwise make items up, and the next policy would recommend them."""
+        return self._new_items or any(
+            arm.recommender.served.vocabulary.index(item) is not None for arm in self.arms.all
+        )
+
     def _step(self, session_id: str, least: int) -> int:
         """The number of the next slate; a session may have begun before this process did."""
         step = max(self._steps.pop(session_id, 0), least)
@@ -141,11 +178,24 @@ class Service:
 
     # ---- feedback
 
-    async def feedback(self, given: FeedbackRequest) -> bool:
-        """Whether the responses are on disk; if not, they wait in memory for the database."""
-        now = time.time_ns() // 1000
-        names = self.arms.rewards
-        records = []
+    async def feedback(self, given: FeedbackRequest) -> tuple[bool, int, list[dict[str, Any]]]:
+        """Whether the responses are on disk, or wait in memory for the database; how many; and which match no slate."""
+        records = self._feedback_records(given)
+        slates, certain = await self._read(self.store.slates, [record.request_id for record in records])
+        taken, unmatched = [], []
+        for record, answer in zip(records, given.responses, strict=True):
+            items = slates.get(record.request_id)
+            if items is None or record.item in items:
+                taken.append(record)
+            if (items is None and certain) or (items is not None and record.item not in items):
+                reason = "no slate" if items is None else "not shown"
+                unmatched.append({"request_id": record.request_id, "item": answer.item, "reason": reason})
+        self.metrics.unmatched.inc(len(unmatched))
+        self._cache.add_feedback(slates if certain else [record.request_id for record in records], len(taken))
+        return await self._stored(taken), len(taken), unmatched
+
+    def _feedback_records(self, given: FeedbackRequest) -> list[Feedback]:
+        now, names, records = self.store.now_us(), self.arms.rewards, []
         for answer in given.responses:
             request_id = answer.request_id or given.request_id
             if request_id is None:
@@ -153,7 +203,11 @@ class Service:
             if answer.response not in names:
                 raise InputError(f"response: found {answer.response!r}, expected one of {', '.join(sorted(names))}.")
             records.append(Feedback(request_id, str(answer.item), answer.response, now))
-        self._cache.add_feedback([record.request_id for record in records])
+        return records
+
+    async def _stored(self, records: list[Feedback]) -> bool:
+        if not records:
+            return True
         future = asyncio.wrap_future(self.store.submit(records))
         done, _ = await asyncio.wait([future], timeout=PATIENCE)
         if not done:
@@ -171,21 +225,7 @@ class _Question:
     excluded: list[int]
     candidates: list[int] | None
     unknown: list[ItemId]
-
-
-def _given(asked: RecommendRequest, arm: Arm) -> Events | None:
-    """The session as the client tells it; a response that the policy does not know is refused."""
-    if asked.session is None:
-        return None
-    names = arm.recommender.served.responses.names
-    liked = arm.recommender.served.responses.positive[0]
-    events: Events = []
-    for one in asked.session:
-        item, response = (one.item, one.response or liked) if isinstance(one, Event) else (one, liked)
-        if response not in names:
-            raise InputError(f"response: found {response!r}, expected one of {', '.join(names)}.")
-        events.append((item, response))
-    return events
+    unknown_responses: int
 
 
 def _question(asked: RecommendRequest, arm: Arm, known: StoredSession, given: Events | None) -> _Question:
@@ -194,7 +234,9 @@ def _question(asked: RecommendRequest, arm: Arm, known: StoredSession, given: Ev
     reading = policy.read([], given) if given is not None else policy.read(known.slates, known.opening)
     excluded, strange = policy.vocabulary.encode(asked.exclude)
     candidates, foreign = (None, []) if asked.candidates is None else policy.vocabulary.encode(asked.candidates)
-    return _Question(reading.sessions, excluded, candidates, [*reading.unknown, *strange, *foreign])
+    return _Question(
+        reading.sessions, excluded, candidates, [*reading.unknown, *strange, *foreign], reading.unknown_responses
+    )
 
 
 def _look(future: "asyncio.Future[None]") -> None:

@@ -1,6 +1,7 @@
 """Which sessions began in this process and are still whole in memory, so that nobody has to ask the database."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 
 from bcd4rec.serving.storage.recent import KEEP
 
@@ -29,8 +30,8 @@ class SessionCache:
         if len(self._requests) > 2 * self._reach:
             self._requests.popitem(last=False)
 
-    def add_feedback(self, request_ids: list[str]) -> None:
-        """Feedback to a slate from before this process may belong to any session: then nothing is certain."""
-        self._records += len(request_ids)
+    def add_feedback(self, request_ids: Collection[str], records: int) -> None:
+        """So many answers to these slates. One from before this process may be of any session: nothing is certain."""
+        self._records += records
         if not all(request_id in self._requests for request_id in request_ids):
             self._sessions.clear()

@@ -1,7 +1,7 @@
 """What a database must be able to do; the SQL itself is in `queries`, once for all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -39,6 +39,10 @@ class Connection(ABC):
         """Raise when what was written through this connection would not be found again."""
 
     @abstractmethod
+    def interrupt(self) -> None:
+        """From another thread: what waits for the database on this connection fails now."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -47,6 +51,10 @@ class Database(ABC):
 
     name: str
     """For people; without a password."""
+
+    @abstractmethod
+    def claim(self) -> Callable[[], None]:
+        """Refuse a database that another server has for itself, and keep others away; what is returned ends it."""
 
     @abstractmethod
     def connect(self, create: bool, patience: float) -> Connection:

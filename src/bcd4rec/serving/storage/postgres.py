@@ -1,7 +1,9 @@
 """PostgreSQL through psycopg 3: for several servers, or one that has a database already."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bcd4rec.errors import InputError
@@ -59,6 +61,14 @@ class PostgresConnection(Connection):
     def ping(self) -> None:
         self._connection.execute("SELECT 1")
 
+    def interrupt(self) -> None:
+        """The end of its socket: nothing else reaches a thread that waits for a server that hangs."""
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -74,6 +84,10 @@ class Postgres(Database):
             url, **{key: value for key, value in TIMEOUTS.items() if key not in given}
         )
         self.name = f"PostgreSQL database {given.get('dbname', '')} at {given.get('host', 'localhost')}"
+
+    def claim(self) -> Callable[[], None]:
+        """Several servers may share it."""
+        return lambda: None
 
     def connect(self, create: bool, patience: float) -> PostgresConnection:
         connection = psycopg.connect(self._conninfo, autocommit=True)

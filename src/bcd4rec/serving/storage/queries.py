@@ -65,6 +65,7 @@ def create_tables(connection: Connection) -> None:
             connection.rows(statement)
         if not connection.rows("SELECT version FROM bcd4rec_storage"):
             connection.insert("bcd4rec_storage", ["version"], [(VERSION,)])
+        connection.rows("UPDATE bcd4rec_storage SET version = version")  # fails now where nothing may be written
     check_version(connection)
 
 
@@ -100,6 +101,13 @@ def slates_of(connection: Connection, session_id: str) -> list[Row]:
         session_id,
         SESSION_SLATES,
     )
+
+
+def items_of(connection: Connection, requests: Sequence[str]) -> list[Row]:
+    """(request_id, items) of these slates, as far as there are such."""
+    marks = ", ".join("?" * len(requests))
+    sql = f"SELECT request_id, items FROM {IMPRESSIONS} WHERE request_id IN ({marks})"  # noqa: S608 (our names)
+    return connection.rows(sql, *requests)
 
 
 def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
@@ -141,6 +149,19 @@ def _arm(arm: Row, responses: Sequence[Row]) -> ArmCounts:
         counts[name] = y
         residuals[name] = (n * n * yy - 2 * n * y * yn + y * y * nn) / (n * n)  # exact until here: all are integers
     return ArmCounts(arm[0], arm[1], sessions, requests, n, counts, residuals)
+
+
+def newest(connection: Connection) -> int | None:
+    """When the last slate was shown, in microseconds."""
+    found: int | None = connection.rows("SELECT MAX(time_us) FROM bcd4rec_impressions")[0][0]
+    return found
+
+
+def oldest(connection: Connection) -> int | None:
+    """The time of the first record of all."""
+    sql = "SELECT MIN(time_us) FROM "
+    times = [connection.rows(sql + table)[0][0] for table in (IMPRESSIONS, FEEDBACK)]
+    return min((time for time in times if time is not None), default=None)
 
 
 def prune(connection: Connection, before_us: int, limit: int) -> int:

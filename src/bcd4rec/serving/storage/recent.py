@@ -18,6 +18,7 @@ class Recent:
         self._keep = keep
         self._lock = threading.Lock()
         self._slates: dict[str, dict[str, Impression]] = {}  # by session, then by request
+        self._items: dict[str, tuple[str, ...]] = {}  # of each slate, by request
         self._answers: dict[str, Answers] = {}  # by request
         self._committed: deque[Record] = deque()
 
@@ -26,6 +27,7 @@ class Recent:
             for record in records:
                 if isinstance(record, Impression):
                     self._slates.setdefault(record.session_id, {}).setdefault(record.request_id, record)
+                    self._items.setdefault(record.request_id, record.items)
                 else:
                     answers = self._answers.setdefault(record.request_id, {})
                     answers.setdefault((record.item, record.response), record.time_us)
@@ -44,12 +46,18 @@ class Recent:
     def _forget(self, record: Record) -> None:
         if isinstance(record, Impression):
             _remove(self._slates, record.session_id, record.request_id)
+            self._items.pop(record.request_id, None)
         else:
             _remove(self._answers, record.request_id, (record.item, record.response))
 
     def slates(self, session_id: str) -> list[Impression]:
         with self._lock:
             return list(self._slates.get(session_id, {}).values())
+
+    def items(self, requests: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Of those slates that are in memory."""
+        with self._lock:
+            return {request: found for request in requests if (found := self._items.get(request)) is not None}
 
     def answers(self, requests: Iterable[str]) -> dict[str, Answers]:
         """Of those requests that were answered."""

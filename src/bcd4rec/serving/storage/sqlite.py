@@ -1,9 +1,10 @@
 """SQLite in WAL mode: one file, nothing to install."""
 
 import contextlib
+import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ class SqliteConnection(Connection):
     def __init__(self, path: Path, connection: sqlite3.Connection):
         self._path, self._connection = path, connection
         self._file = _identity(path)
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._wal_file: tuple[int, int] | None = None
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
@@ -54,9 +57,21 @@ class SqliteConnection(Connection):
         """Whoever writes holds the only lock there is."""
 
     def ping(self) -> None:
-        """A file that was removed or replaced can still be written to, but nobody will find it."""
+        """A file that was removed or replaced can still be written to, but nobody will find it.
+
+        So with the WAL, which holds what was committed last: then that is brought into the main file first.
+        """
         if _identity(self._path) != self._file:
             raise FileNotFoundError(f"{self._path} was removed or replaced")
+        wal = _identity(self._wal)
+        self._wal_file = self._wal_file or wal
+        if wal != self._wal_file:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            raise FileNotFoundError(f"{self._wal} was removed or replaced")
+
+    def interrupt(self) -> None:
+        self._connection.interrupt()
 
     def close(self) -> None:
         self._connection.close()
@@ -67,6 +82,19 @@ class Sqlite(Database):
         if synchronous not in SYNCHRONOUS:
             raise InputError(f"--database: found synchronous={synchronous}, expected {' or '.join(SYNCHRONOUS)}.")
         self.name, self._path, self._synchronous = str(path), path, synchronous
+
+    def claim(self) -> Callable[[], None]:
+        """A server knows the sessions of its file from memory, so that there can be only one."""
+        lock = self._path.with_name(f"{self._path.name}-lock")
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise InputError(
+                f"--database: another server uses {self._path}; choose another file, or PostgreSQL for several servers."
+            ) from None
+        return lambda: os.close(descriptor)
 
     def connect(self, create: bool, patience: float) -> SqliteConnection:
         if not create and not self._path.exists():
@@ -86,6 +114,9 @@ class Sqlite(Database):
         return isinstance(error, sqlite3.OperationalError | OSError) or type(error) is sqlite3.DatabaseError
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = os.stat(path)
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
     return found.st_dev, found.st_ino

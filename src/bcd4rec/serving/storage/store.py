@@ -5,9 +5,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.errors import InputError
@@ -15,17 +16,19 @@ from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.recent import Answers, Recent
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Record, StoreStatus, strongest
-from bcd4rec.serving.storage.urls import database_of
+from bcd4rec.serving.storage.urls import database_of, without_secrets
 from bcd4rec.serving.storage.writer import BufferFull, StoreClosed, Writer, words
 
 __all__ = ["BufferFull", "Store", "StoreClosed", "StoredSession", "open_store"]
 
 READ_PATIENCE = 0.05  # seconds that a session waits for another process's lock
 COUNT_PATIENCE = 5.0
+COUNT_SECONDS = 1.0  # to wait for fresh counts; after that the last ones must do
 ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting would take more of the time than this
 CLOSE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def open_store(
@@ -45,9 +48,8 @@ def open_store(
     except Exception as error:
         if not database.away(error):
             raise
-        raise InputError(
-            f"--database: {database.name} cannot be used ({words(error)}); choose another, or mend it."
-        ) from None
+        sentence = f"--database: {database.name} cannot be used ({words(error)}); choose another, or mend it."
+        raise InputError(without_secrets(sentence, url)) from None
 
 
 class StoredSession(NamedTuple):
@@ -67,21 +69,36 @@ class Store:
 
     def __init__(self, database: Database, buffer: int, retention_days: float | None, rewards: Mapping[str, float]):
         self._database, self.rewards = database, rewards
+        self._release = database.claim()
+        try:
+            self._open(database, buffer, retention_days)
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self, database: Database, buffer: int, retention_days: float | None) -> None:
         self._recent = Recent()
-        self._reading = threading.Lock()
+        self._reads, self._counts = (ThreadPoolExecutor(1, f"bcd4rec {name}") for name in ("reads", "counts"))
+        self._reading, self._changed = threading.Lock(), threading.Lock()
         self._reader: Connection | None = None
-        self._counting = threading.Lock()
+        self._counting: Future[None] | None = None
+        self._counter: Connection | None = None
         self._arms: list[ArmCounts] = []
         self._arms_due = 0.0
-        self._writer = Writer(database, self._recent, buffer, retention_days, self._refresh_reader)
+        self._writer = Writer(database, self._recent, buffer, retention_days, self._refresh_reader, self._drop_reader)
         self._refresh_reader()
+
+    def now_us(self) -> int:
+        """The time for a record that is made now."""
+        return self._writer.clock.now_us()
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
         """Take records without waiting. The future is done once they are committed; `BufferFull` takes none."""
         return self._writer.submit(records)
 
     def status(self) -> StoreStatus:
-        return self._writer.status()
+        status = self._writer.status()
+        return replace(status, connected=status.connected and self._reader is not None)
 
     def session(self, session_id: str, in_memory: bool = False) -> "StoredSession":
         """What a session was shown and how it answered.
@@ -90,10 +107,28 @@ class Store:
         """
         return self.look_up(session_id, in_memory)[0]
 
+    def slates(self, requests: Sequence[str], in_memory: bool = False) -> tuple[dict[str, tuple[str, ...]], bool]:
+        """The items of these slates, as far as there are such, and whether the database was there to tell."""
+        found = self._recent.items(requests)
+        missing = [request for request in dict.fromkeys(requests) if request not in found]
+        if not missing:
+            return found, True
+        rows = None if in_memory else self._read(lambda reader: queries.items_of(reader, missing))
+        return found | {request: tuple(json.loads(items)) for request, items in rows or []}, rows is not None
+
+    def in_thread(self, read: Callable[..., T], *values: Any) -> Future[T]:
+        """What `session` or `slates` tell, read in a thread: nobody has to wait for it."""
+        return self._reads.submit(read, *values)
+
+    def give_up_reading(self) -> None:
+        """The database took too long: until it is found again, sessions are what the records in memory tell."""
+        if (reader := self._reader) is not None and self._reading.locked():
+            reader.interrupt()
+
     def look_up(self, session_id: str, in_memory: bool = False) -> tuple["StoredSession", bool]:
         """What `session` tells, and whether the database was asked."""
         shown = {one.request_id: (one.step, one.items, one.arm) for one in self._recent.slates(session_id)}
-        stored = None if in_memory else self._read_session(session_id, list(shown))
+        stored = None if in_memory else self._read(lambda reader: _session(reader, session_id, list(shown)))
         slates, feedback = stored or ([], [])
         shown |= {request: (step, tuple(json.loads(items)), arm) for request, step, items, arm in slates}
         answers = self._recent.answers(shown)
@@ -111,47 +146,55 @@ class Store:
 
     def arms(self) -> list[ArmCounts]:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""
-        with self._counting:
-            if time.monotonic() >= self._arms_due and self.status().connected:
-                try:
-                    self._count_arms()
-                except Exception as error:
-                    if not self._database.away(error):
-                        raise
-                    log.warning("Arms could not be counted: %s", words(error))
-            return self._arms
+        with self._changed:
+            idle = self._counting is None or self._counting.done()
+            if idle and time.monotonic() >= self._arms_due and self.status().connected:
+                self._counting = self._counts.submit(self._count_arms)
+            counting = self._counting
+        if counting is not None:
+            wait([counting], COUNT_SECONDS)
+        return self._arms
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Commit what is pending; give up after `timeout` seconds and count what is left as dropped."""
         self._writer.close(timeout)
+        self.give_up_reading()
+        if (counter := self._counter) is not None:
+            counter.interrupt()
+        for threads in (self._reads, self._counts):
+            threads.shutdown(cancel_futures=True)
         self._drop_reader()
+        self._release()
 
     def _count_arms(self) -> None:
         began = time.monotonic()
-        connection = self._database.connect(create=False, patience=COUNT_PATIENCE)
         try:
-            self._arms = queries.arm_counts(connection)
-        finally:
-            connection.close()
+            connection = self._database.connect(create=False, patience=COUNT_PATIENCE)
+            self._counter = connection
+            try:
+                self._arms = queries.arm_counts(connection)
+            finally:
+                self._counter = None
+                connection.close()
+        except Exception as error:
+            if not self._database.away(error):
+                raise
+            log.warning("Arms could not be counted: %s", words(error))
+            return
         now = time.monotonic()
         self._arms_due = now + max(ARMS_SECONDS, (now - began) / ARMS_SHARE)
 
-    def _read_session(self, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]] | None:
-        """Slates and feedback, also to the `new` slates, that the database knows; None while it is away.
-
-        Never connects: that could take seconds.
-        """
+    def _read(self, question: Callable[[Connection], T]) -> T | None:
+        """What the database answers; None while it is away. Never connects: that could take seconds."""
         with self._reading:
             if self._reader is None:
                 return None
             try:
-                slates = queries.slates_of(self._reader, session_id)
-                requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
-                return slates, queries.feedback_to(self._reader, requests)
+                return question(self._reader)
             except Exception as error:
                 if not self._database.away(error):
                     raise
-                log.warning("A session was told from memory: %s", words(error))
+                log.warning("Sessions are known from memory only: %s", words(error))
                 self._close_reader()
                 return None
 
@@ -172,6 +215,13 @@ class Store:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def _session(reader: Connection, session_id: str, new: list[str]) -> tuple[list[Row], list[Row]]:
+    """Slates and feedback, also to the `new` slates, that the database knows."""
+    slates = queries.slates_of(reader, session_id)
+    requests = list(dict.fromkeys([*new, *(slate[0] for slate in slates)]))
+    return slates, queries.feedback_to(reader, requests)
 
 
 def _strongest(answers: Answers, rewards: Mapping[str, float]) -> dict[str, tuple[str, int]]:

@@ -6,11 +6,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from bcd4rec.serving.storage import queries
+from bcd4rec.serving.storage.clock import Clock
 from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus
@@ -23,6 +24,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a da
 PING_SECONDS = 1.0  # how soon an idle store notices that its database is away
 PRUNE_SECONDS = 600.0  # how often old records are looked for
 PRUNE_SLATES, PRUNE_PAUSE = 2_000, 0.2  # how many go in one transaction, and seconds before the next of these
+BORDER_SECONDS = 3_600.0  # in which at most another day's records are deleted
+STALLED_SECONDS = 1.0  # after which a database that does not answer is away
 DAY_US = 86_400_000_000
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,7 @@ class Submission:
 
 
 class Writer:
-    """`refresh` is called whenever the database was found to be there."""
+    """`refresh` is called whenever the database was found to be there, and `lost` when it was not."""
 
     def __init__(
         self,
@@ -52,9 +55,10 @@ class Writer:
         buffer: int,
         retention_days: float | None,
         refresh: Callable[[], None],
+        lost: Callable[[], None],
     ):
         self._database, self._recent, self._buffer = database, recent, buffer
-        self._retention_days, self._refresh = retention_days, refresh
+        self._retention_days, self._refresh, self._forsake = retention_days, refresh, lost
         self._changed = threading.Condition()  # guards the fields down to _closing
         self._queue: deque[Submission] = deque()
         self._pending = self._dropped = 0
@@ -64,6 +68,10 @@ class Writer:
         self._closing = False
         self._abandoned = threading.Event()
         self._connection: Connection | None = self._connect()  # from here on the thread's own
+        self.clock = Clock(queries.newest(self._connection))
+        self._busy_since: float | None = None  # when the thread began what it asks of the database
+        self._border_us: int | None = None  # what is older is deleted
+        self._next_border = 0.0
         self._last_group = 0  # records
         self._next_prune = 0.0 if retention_days is not None else math.inf
         self._thread = threading.Thread(target=self._run, name="bcd4rec store", daemon=True)
@@ -87,8 +95,11 @@ class Writer:
         return submission.future
 
     def status(self) -> StoreStatus:
+        since = self._busy_since
+        answers = since is None or time.monotonic() - since < STALLED_SECONDS
         with self._changed:
-            return StoreStatus(self._connected, self._pending, self._dropped, self._last_error, self._last_commit_us)
+            connected = self._connected and answers
+            return StoreStatus(connected, self._pending, self._dropped, self._last_error, self._last_commit_us)
 
     def close(self, timeout: float) -> None:
         with self._changed:
@@ -107,6 +118,14 @@ class Writer:
             if not group or time.monotonic() >= self._next_prune:
                 self._look_after()
         self._disconnect()
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        self._busy_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy_since = None
 
     def _next_group(self) -> list[Submission] | None:
         """Submissions to commit together; none after a while without any, and None at the end."""
@@ -153,7 +172,8 @@ class Writer:
 
     def _commit(self, group: list[Submission]) -> None:
         records = [record for submission in group for record in submission.records]
-        queries.write(self._connected_or_again(), records)
+        with self._asking():
+            queries.write(self._connected_or_again(), records)
         self._recent.committed(records)
         self._found()
         with self._changed:
@@ -174,7 +194,8 @@ class Writer:
     def _look_after(self) -> None:
         """What is done between groups: is the database there, and is anything too old?"""
         try:
-            self._connected_or_again().ping()
+            with self._asking():
+                self._connected_or_again().ping()
             self._found()
             self._prune()
         except Exception as error:
@@ -184,9 +205,18 @@ class Writer:
         """A batch of what is older than the retention; again soon while there is more."""
         if self._retention_days is None or time.monotonic() < self._next_prune:
             return
-        before_us = time.time_ns() // 1000 - int(self._retention_days * DAY_US)
-        more = queries.prune(self._connected_or_again(), before_us, PRUNE_SLATES)
+        connection = self._connected_or_again()
+        more = queries.prune(connection, self._border(connection, self._retention_days), PRUNE_SLATES)
         self._next_prune = time.monotonic() + (PRUNE_PAUSE if more else PRUNE_SECONDS)
+
+    def _border(self, connection: Connection, retention_days: float) -> int:
+        """Up to where to delete: a day more each hour, so that a wrong clock is noticed before all is gone."""
+        wanted = self.clock.now_us() - int(retention_days * DAY_US)
+        if self._border_us is None or time.monotonic() >= self._next_border:
+            oldest = queries.oldest(connection)
+            self._border_us = wanted if oldest is None else min(wanted, oldest + DAY_US)
+            self._next_border = time.monotonic() + BORDER_SECONDS
+        return self._border_us
 
     # ---- the connection
 
@@ -223,6 +253,7 @@ class Writer:
             self._last_error = words(error)
         if gone:
             log.warning("The database %s is away: %s", self._database.name, words(error))
+        self._forsake()
         self._disconnect()
 
 
