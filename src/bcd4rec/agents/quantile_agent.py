@@ -67,9 +67,7 @@ class QuantileAgent(QLearner[QNetwork]):
         self._cached_states = torch.empty(0)
 
     @classmethod
-    def of(
-        cls, config: QLearningConfig, material: EmbeddingMaterial, dataset: Dataset, seed: int, device: str
-    ) -> Self:
+    def of(cls, config: QLearningConfig, material: EmbeddingMaterial, dataset: Dataset, seed: int, device: str) -> Self:
         # What is frozen can be shared.
         behaviour = copy.deepcopy(material.behaviour) if config.behaviour == "joint" else material.behaviour
         transitions = material.transitions
@@ -127,9 +125,7 @@ class QuantileAgent(QLearner[QNetwork]):
         discount = self.tensor(batch.discount * np.float32(self.foresight(step))).unsqueeze(1)
         return reward + discount * values[self.tensor(back)], allowed
 
-    def action_values(
-        self, network: QNetwork, batch: Batch, seen: Encoded | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def action_values(self, network: QNetwork, batch: Batch, seen: Encoded | None = None) -> tuple[Tensor, Tensor]:
         """Of the whole catalogue."""
         seen = seen or self._look(network, batch)
         values = network.preferences(seen.vectors) @ network.embeddings.T  # (U, A)

@@ -29,6 +29,7 @@ def worlds(
     json: Json = False,
 ) -> None:
     """Every method with its defaults on the log of each world, on fresh true users or held-out slates."""
+    from bcd4rec.agents.agent import AGENTS
     from bcd4rec.baselines.baseline import BASELINES
     from bcd4rec.commands._options import set_threads
     from bcd4rec.config import OPTIONS
@@ -36,7 +37,6 @@ def worlds(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import worlds as running
-    from bcd4rec.agents.agent import AGENTS
     from bcd4rec.sim.rollout import RolloutConfig
 
     set_threads(1)

@@ -46,9 +46,7 @@ def train(
     ] = "quick",
     seed: Seed = 0,
     threads: Threads = 1,
-    device: Annotated[
-        str, typer.Option(help="Where agents train: auto (a GPU if there is one), cpu or cuda.")
-    ] = "cpu",
+    device: Annotated[str, typer.Option(help="Where agents train: auto (a GPU if there is one), cpu or cuda.")] = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted training of the same policy.")
     ] = False,

@@ -1,8 +1,8 @@
 """Table 2: the variants of agents, read off their configurations."""
 
+from bcd4rec.agents.agent import AGENTS as REGISTERED
 from bcd4rec.evaluation.findings import Finding, Grid
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.agents.agent import AGENTS as REGISTERED
 from bcd4rec.experiments.paper.results import Results
 from bcd4rec.experiments.second_domain import AGENTS
 
