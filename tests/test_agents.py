@@ -10,7 +10,8 @@ import torch
 from scipy.stats import wasserstein_distance
 
 from bcd4rec.agents import quantile_agent
-from bcd4rec.agents.agent import AGENTS, AgentConfig
+from bcd4rec.agents.agent import AGENTS
+from bcd4rec.agents.q_learning import QLearningConfig
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.artifacts import MANIFEST, read_json, write_json
 from bcd4rec.data.dataset import Dataset
@@ -22,7 +23,10 @@ from bcd4rec.policies.ranking import exclude, top
 from bcd4rec.training import DivergenceError, Trainer, check, take
 
 NAMES = AGENTS.names()
+VARIANTS = [name for name, module in AGENTS.declared().items() if module == "variants"]
+VALUING = [name for name in NAMES if AGENTS[name].scores_are_returns]
 CONSTRAINED = {"bcq": "dqn", "qrbcq": "qrdqn", "bcd4rec": "iqn"}
+STRONG = {"cql": {"alpha": 0.01}, "crr": {"temperature": 0.3}}  # few items, all of them logged often
 Row = tuple[int, int, int, float, int, float]  # session, state, action, reward, next state, discount
 
 
@@ -81,7 +85,7 @@ def patience(count: int = 600) -> Dataset:
     return make_dataset(rows, [[], [1], [1, 2]], 4)
 
 
-def tiny(name: str, **changes: object) -> AgentConfig:
+def tiny(name: str, **changes: object) -> QLearningConfig:
     values = {
         "evidence": False,
         "dimension": 8,
@@ -98,7 +102,8 @@ def tiny(name: str, **changes: object) -> AgentConfig:
         "target": "hard",
         "encoder": "meanpool",
     }
-    return AGENTS[name].parse(values | {"beta": 0.1 if name in CONSTRAINED else 0.0} | changes, "test")
+    own = {"beta": 0.1 if name in CONSTRAINED else 0.0} | STRONG.get(name, {})
+    return AGENTS[name].parse(values | own | changes, "test")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_settings_that_would_change_nothing_are_refused(settings: dict[str, obje
         AGENTS["iqn"].parse(settings, "iqn --set")
 
 
-def trained(config: AgentConfig, dataset: Dataset, seed: int = 0) -> QuantileAgent:
+def trained(config: QLearningConfig, dataset: Dataset, seed: int = 0) -> QuantileAgent:
     trainer = Trainer(config, dataset, seed)
     for _ in trainer.run():
         pass
@@ -123,7 +128,8 @@ def trained(config: AgentConfig, dataset: Dataset, seed: int = 0) -> QuantileAge
 
 
 def weights(agent: QuantileAgent) -> list[torch.Tensor]:
-    return list(agent.network.state_dict().values())
+    modules = [part for part in agent.parts().values() if isinstance(part, torch.nn.Module)]
+    return [one for module in modules for one in module.state_dict().values()]
 
 
 def same(left: QuantileAgent, right: QuantileAgent) -> bool:
@@ -131,8 +137,10 @@ def same(left: QuantileAgent, right: QuantileAgent) -> bool:
 
 
 def test_the_six_agents_differ_in_two_switches_only():
-    assert set(NAMES) == {"dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec"}
-    switched = {field for name in NAMES for field, value in AGENTS[name]() if value != getattr(AGENTS["dqn"](), field)}
+    assert set(VARIANTS) == {"dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec"}
+    switched = {
+        field for name in VARIANTS for field, value in AGENTS[name]() if value != getattr(AGENTS["dqn"](), field)
+    }
     assert switched == {"head", "beta"}
     for constrained, twin in CONSTRAINED.items():
         assert AGENTS[constrained]().head == AGENTS[twin]().head
@@ -144,7 +152,8 @@ def test_finds_the_best_item_of_a_bandit(name):
     policy = trained(tiny(name), bandit()).policy()
     scores = policy.scores(States.empty(1))
     assert scores.argmax() == 2
-    assert scores[0, 2] == pytest.approx(3.6, abs=0.8)
+    if name in VALUING:
+        assert scores[0, 2] == pytest.approx(3.6, abs=0.8)
 
 
 @pytest.mark.parametrize("target", ["hard", "polyak"])
@@ -153,10 +162,11 @@ def test_waits_where_waiting_pays(name, target):
     scores = trained(tiny(name, target=target), patience()).policy().scores(States.of([[], [1]]))
     assert scores[0].argmax() == 1  # a myopic policy would take item 0
     assert scores[1].argmax() == 2
-    assert scores[0, 1] == pytest.approx(0.1 + 0.9 * 4, abs=0.5)
+    if name in VALUING:
+        assert scores[0, 1] == pytest.approx(0.1 + 0.9 * 4, abs=0.5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VALUING)
 def test_quantiles_approach_the_return_of_a_two_outcome_bandit(name):
     rng = np.random.default_rng(2)
     outcomes = 4.0 * (rng.random(500) < 0.75)
@@ -189,11 +199,9 @@ def test_the_discount_rises_while_it_warms_up(warm_up, shares):
     changes = {"warm_up": warm_up, "updates": 100, "centre_rewards": False, "target": "polyak"}
     trainer = Trainer(tiny("qrdqn", **changes), patience())
     agent, batch = trainer.agent, take(trainer.transitions, np.arange(40))
-    states = np.unique(batch.state)
-    encoded = agent.network.encode_states(agent.states[states]).detach()
     values = []
     for step in (0, 7, 50, 100):
-        target, _ = agent._targets(batch, states, encoded, step)
+        target, _ = agent.targets(batch, agent.look(batch), step)
         values.append(target - torch.from_numpy(batch.reward)[:, None])
     assert (values[-1].abs().amax(dim=1) > 0).tolist() == (batch.discount > 0).tolist()
     for value, share in zip(values, shares, strict=True):

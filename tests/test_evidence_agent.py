@@ -12,8 +12,8 @@ from scipy.special import expit
 from torch import Tensor
 
 from bcd4rec.agents import evidence_agent
-from bcd4rec.agents.agent import AgentConfig
 from bcd4rec.agents.evidence_agent import EvidenceAgent, LearningMaterial, fit_behaviour_weights
+from bcd4rec.agents.q_learning import QLearningConfig
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.responses import Responses
@@ -56,7 +56,7 @@ DATASET = small_log()
 MODEL, SAMPLE = fit_response(DATASET, SEED)
 
 
-def config_of(head: str, **changes: object) -> AgentConfig:
+def config_of(head: str, **changes: object) -> QLearningConfig:
     values = {
         "head": head,
         "quantiles": 5,
@@ -74,10 +74,10 @@ def config_of(head: str, **changes: object) -> AgentConfig:
         "updates": 4,
         "target_every": 2,
     }
-    return AgentConfig.parse(values | changes, "test")
+    return QLearningConfig.parse(values | changes, "test")
 
 
-def material_of(config: AgentConfig, dataset: Dataset = DATASET) -> LearningMaterial:
+def material_of(config: QLearningConfig, dataset: Dataset = DATASET) -> LearningMaterial:
     return LearningMaterial(config, dataset, MODEL, SAMPLE, SEED)
 
 
@@ -89,7 +89,7 @@ Weights = dict[str, Tensor]
 class Plain:
     """Algorithm 1 over evidence by loops over batch, fractions and actions, in double precision."""
 
-    def __init__(self, config: AgentConfig, network: EvidenceNetwork, dataset: Dataset, model: ResponseModel):
+    def __init__(self, config: QLearningConfig, network: EvidenceNetwork, dataset: Dataset, model: ResponseModel):
         self.config, self.dataset, self.model = config, dataset, model
         self.online = {name: one.detach().double().requires_grad_() for name, one in network.named_parameters()}
         self.target = {name: one.detach().clone() for name, one in self.online.items()}

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bcd4rec.agents.agent import AGENTS
 from bcd4rec.artifacts import read_json, write_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.agents.agent import AGENTS
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.runner.local import run
 from bcd4rec.runner.store import Store, plan

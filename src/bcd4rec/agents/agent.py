@@ -104,6 +104,7 @@ class AgentConfig(Config):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    scores_are_returns: ClassVar[bool] = True  # or preferences, which say what is better and not what it is worth
 
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
     updates: int = Field(default=500, ge=1, description="How many updates.")

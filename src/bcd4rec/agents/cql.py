@@ -17,8 +17,8 @@ from bcd4rec.models.heads import HeadName
 class CQL(QLearningConfig):
     """Conservative Q-learning over fixed quantiles: what the log does not show is worth less (Kumar et al., 2020).
 
-    To the loss comes α · (log Σ_a exp Q(s, a) − Q(s, a_logged)), over the allowed actions of a state: over evidence
-    the best by the response model and the logged one, over embeddings the catalogue. No next action is forbidden.
+    To the loss comes α · (log Σ_a exp Q(s, a) − Q(s, a_logged)), over the actions of a state: over evidence the logged
+    one and others drawn from the catalogue, over embeddings the whole catalogue. No next action is forbidden.
     """
 
     head: HeadName = "fixed"

@@ -1,6 +1,6 @@
 """Critic-regularised regression (Wang et al., Critic Regularized Regression, 2020)."""
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ class CRR(QLearningConfig):
     A = Q(s, a_logged) − Σ_a π(a | s) Q(s, a) in units of its spread. The critic's next actions are drawn from π, and π
     is what is served: its scores are preferences, not returns.
     """
+
+    scores_are_returns: ClassVar[bool] = False
 
     head: HeadName = "fixed"
     temperature: float = Field(default=1.0, gt=0, description="β: how little a large advantage counts.")

@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from bcd4rec.models.heads import midpoints
 from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, logistic
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.seeding import generator
+
+if TYPE_CHECKING:
+    from bcd4rec.agents.evidence_material import EvidenceMaterial
 
 AT_ONCE = 512  # states whose whole catalogue is scored at once …
 PAIRS_AT_ONCE = 2**24  # … or fewer where it is large: a state and an item need some 40 bytes
@@ -124,7 +127,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
     """The network, its target and the optimiser over a table of evidence. What it keeps of a batch are its rows."""
 
     def __init__(
-        self, config: QLearningConfig, material: LearningMaterial, seed: int, offset: float = 0.0, device: str = "cpu"
+        self, config: QLearningConfig, material: "EvidenceMaterial", seed: int, offset: float = 0.0, device: str = "cpu"
     ):
         super().__init__(config, seed, device)
         self.material, self.offset, self.unit = material, offset, material.unit
@@ -135,7 +138,9 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         self.table = {name: tensor.to(device) for name, tensor in material.tensors.items()}
 
     @classmethod
-    def of(cls, config: QLearningConfig, material: LearningMaterial, dataset: Dataset, seed: int, device: str) -> Self:
+    def of(
+        cls, config: QLearningConfig, material: "EvidenceMaterial", dataset: Dataset, seed: int, device: str
+    ) -> Self:
         offset = material.reward_mean * discounted_steps(material.transitions, dataset.gamma)
         return cls(config, material, seed, offset, device)
 
@@ -199,7 +204,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
     def action_values(
         self, network: EvidenceNetwork, batch: Batch, seen: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The logged action comes first; then the best by the response model among the allowed ones."""
+        """The logged action comes first, then others of the catalogue, drawn once."""
         rows = self.look(batch) if seen is None else seen
         weights, possible = network.preferences(), self.possible
         place = possible["place"][rows]

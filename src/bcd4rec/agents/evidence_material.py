@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from bcd4rec.agents.agent import Notify
-from bcd4rec.agents.evidence_agent import LearningMaterial, _at_once
+from bcd4rec.agents.evidence_agent import AT_ONCE, LearningMaterial
 from bcd4rec.agents.q_learning import QLearningConfig
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import summary
 from bcd4rec.models.evidence_kernels import LIKED
 from bcd4rec.models.evidence_network import INPUTS
@@ -24,7 +24,10 @@ STATES = 20_000  # whose possible actions are kept; other states are only seen w
 
 @dataclass(frozen=True)
 class PossibleActions:
-    """The best allowed actions of states by the response model; sets may be smaller than C."""
+    """Actions that states have, drawn from the catalogue; sets may be smaller than C.
+
+    All items are drawn alike: against the best ones alone, a random log would look as if it shunned what is good.
+    """
 
     place: IntArray  # (n,) row of the arrays below for each transition, −1 where its state is not among them
     items: IntArray  # (m, C) padded with `PAD`
@@ -53,20 +56,30 @@ class EvidenceMaterial(LearningMaterial):
             wanted = np.sort(generator(self.seed, "possible actions").choice(wanted, STATES, replace=False))
         place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
         place = np.where(wanted[place] == keys, place, -1).astype(np.int32)
-        n_items = self.model.evidence.n_items
-        width = min(self.next_actions, n_items)
-        items = np.zeros((len(wanted), width), np.int32)
-        inputs = np.zeros((len(wanted), width, INPUTS), np.float32)
+        items = np.zeros((len(wanted), min(self.next_actions, self.model.evidence.n_items)), np.int32)
+        inputs = np.zeros((*items.shape, INPUTS), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())
-        at_once = _at_once(n_items)
+        rng = generator(self.seed, "drawn actions")
         for number, evidence in enumerate(sample.evidence):
             mine = np.flatnonzero(wanted // len(states) == number)
-            for first in range(0, len(mine), at_once):
-                some = mine[first : first + at_once]
+            for first in range(0, len(mine), AT_ONCE):
+                some = mine[first : first + AT_ONCE]
                 asked = states[wanted[some] % len(states)]
-                items[some], _ = self._next_actions(evidence, asked, width, again)
+                items[some] = _drawn(asked, evidence.n_items, items.shape[1], again, rng)
                 inputs[some] = self._inputs(evidence.rows(asked, items[some]), summary(asked)[:, None])
         return PossibleActions(place, items, inputs)
+
+
+def _drawn(states: States, n_items: int, width: int, again: bool, rng: np.random.Generator) -> IntArray:
+    """(B, C) items drawn uniformly, or the whole catalogue where it is no larger; `PAD` for what came twice."""
+    if n_items <= width:
+        items = np.tile(np.arange(n_items, dtype=np.int32), (len(states), 1))
+    else:
+        items = np.sort(rng.integers(n_items, size=(len(states), width), dtype=np.int32), axis=1)
+        items[:, 1:][items[:, 1:] == items[:, :-1]] = PAD
+    if not again:
+        items[(items[:, :, None] == states.positives[:, None]).any(axis=2)] = PAD
+    return items
 
 
 def evidence_material(config: QLearningConfig, dataset: Dataset, seed: int, notify: Notify) -> EvidenceMaterial:

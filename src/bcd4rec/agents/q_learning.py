@@ -20,6 +20,7 @@ from bcd4rec.agents.agent import Agent, AgentConfig, Batch, Material, Notify, Up
 from bcd4rec.agents.presets import PRESETS
 from bcd4rec.constraint import Form
 from bcd4rec.data.dataset import Dataset, Transitions
+from bcd4rec.data.states import IntArray
 from bcd4rec.losses import quantile_huber
 from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
@@ -67,8 +68,8 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
     next_actions: int = Field(
         default=32,
         ge=1,
-        description="The best next action is sought among so many allowed ones, the best by the response model; "
-        "evidence=true only.",
+        description="The best next action is sought among so many allowed ones, the best by the response model, "
+        "and so many others stand for the catalogue where an agent weighs them; evidence=true only.",
     )
     beta: float = Field(
         default=0.0,
@@ -237,6 +238,14 @@ class QLearner(Generic[Network]):
             move(self.target, self.network, self.config.polyak)
         self.learn_beside(batch, step)
         return Update(loss.item(), float(target.mean()) * self.unit, allowed)
+
+    @abstractmethod
+    def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
+        """Where a period begins, a hard target becomes the network."""
+
+    @abstractmethod
+    def mean_value(self, ids: NDArray[np.int64]) -> float:
+        """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
 
     @abstractmethod
     def look(self, batch: Batch) -> Any:
