@@ -3,13 +3,13 @@
 import numpy as np
 import polars as pl
 import pytest
+from bcd4rec.policies.wrappers import Candidates, Translated, speaking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.wrappers import Candidates, Translated, speaking
 
 
 class Spy:

@@ -1,36 +1,51 @@
-"""Output that appears whole or not at all."""
+"""Output that appears whole or not at all, beside what others wrote and never in its place."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from bcd4rec.errors import InputError
+from bcd4rec.renaming import exchange, rename_new
 
-MANIFEST = "manifest.json"  # every folder we write has one, and --force replaces only folders that have one
+MANIFEST = "manifest.json"  # every folder we write has one, with its kind and the names of its files
+# What is added to a policy after it was made; its manifest, which its version covers, does not name these.
+ADDED = ("model.onnx", "quantiles.onnx", "behaviour.onnx", "retrieval.faiss", "retrieval.json")
 
 LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
 
-def refuse_existing(path: Path, force: bool) -> None:
-    """Stop before any work is done when `path` is taken and `--force` was not given."""
-    if path.exists() and not force:
+def refuse_existing(path: Path, force: bool, kind: str | None = None, inputs: Iterable[Path | None] = ()) -> None:
+    """Stop before any work is done when `path` is taken and `--force` was not given, or may not be replaced at all.
+
+    `kind` is the manifest's where `path` will be a folder; `inputs` are what the same command reads or writes besides.
+    """
+    if os.path.lexists(path) and not force:
         raise InputError(f"{path} exists already; choose another name or pass --force to replace it.")
-    parent = path.absolute().parent
+    for given in inputs:
+        if given is not None and real(given).is_relative_to(real(path)):
+            raise InputError(f"{path} would replace {given}, which the same command uses; choose another name.")
+    parent = real(path).parent
     if parent.exists() and not parent.is_dir():
         raise InputError(f"{parent} is a file, so {path.name} cannot be written into it; choose another folder.")
+    if kind is not None:
+        _refuse_foreign(path, kind)
+    if not force and any(_busy(one) for one in parent.glob(_pattern(path))):
+        raise InputError(f"Another run is writing {path}; wait for it or choose another name.")
 
 
-def _partial(path: Path) -> Path:
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.parent / f".{path.name}.partial-{os.getpid()}"
+def real(path: Path) -> Path:
+    """Where a path leads: a link stays a link, and what it names is replaced."""
+    return Path(os.path.realpath(path))
 
 
 def remove(path: Path) -> None:
@@ -43,51 +58,148 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary name beside `path` that is renamed to `path` when the block ends without an exception."""
+    """A name in a temporary folder beside `path` that is renamed to `path` when the block ends without an exception."""
     refuse_existing(path, force)
     if path.is_dir():
         raise InputError(f"{path} is a folder, expected a file name; choose another name.")
-    partial = _partial(path)
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        remove(partial)
-
-
-def _ours(folder: Path) -> bool:
-    """Other programs write a manifest.json too, but not with a `kind`."""
-    try:
-        manifest = read_json(folder / MANIFEST)
-    except (InputError, OSError):
-        return False
-    return isinstance(manifest, dict) and "kind" in manifest
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a device or a pipe, expected a file name; choose another name.")
+    with _workshop(path) as workshop:
+        made = workshop / real(path).name
+        yield made
+        _share(made, workshop)
+        if force:
+            os.replace(made, real(path))
+        else:
+            _appear(made, path)
 
 
 @contextlib.contextmanager
 def atomic_directory(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends without an exception."""
+    """A temporary folder beside `path` that takes its place when the block ends without an exception.
+
+    With `force` it replaces a folder of the same kind that holds nothing but what was written so.
+    """
     refuse_existing(path, force)
+    _refuse_foreign(path)
+    with _workshop(path) as workshop:
+        made = workshop / real(path).name
+        made.mkdir()
+        yield made
+        _list_files(made)
+        for one in (made, *made.rglob("*")):
+            _share(one, workshop)
+        if force and path.exists():
+            _refuse_foreign(path, read_json(made / MANIFEST).get("kind"))
+            exchange(made, real(path))
+        else:
+            _appear(made, path)
+
+
+@contextlib.contextmanager
+def scratch(beside: Path | None) -> Iterator[Path]:
+    """A temporary folder beside an output, where there must be room, or else in the system's place."""
+    if beside is None:
+        with tempfile.TemporaryDirectory(prefix="bcd4rec-") as folder:
+            yield Path(folder)
+    else:
+        with _workshop(beside, "scratch") as workshop:
+            yield workshop
+
+
+def _pattern(path: Path, what: str = "partial") -> str:
+    name = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in real(path).name)
+    return f".{name}.{what}-*"
+
+
+@contextlib.contextmanager
+def _workshop(path: Path, what: str = "partial") -> Iterator[Path]:
+    """A folder beside `path`, locked as long as this process lives; what killed ones have left is removed first."""
+    parent = real(path).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    for left in parent.glob(_pattern(path, "*")):
+        with _locked(left) as free:
+            if free:
+                remove(left)
+    token = uuid.uuid4().hex[:12]
+    unseen = parent / f".bcd4rec-{token}"  # until it is locked: nobody must take it for what a killed run has left
+    unseen.mkdir()
+    with _locked(unseen):
+        workshop = unseen.rename(parent / f".{real(path).name}.{what}-{token}")
+        try:
+            yield workshop
+        finally:
+            remove(workshop)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool | None]:
+    """Whether the lock of a folder was free; None where there is no folder, or its file system knows no locks."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free: bool | None = True
+        except BlockingIOError:
+            free = False
+        except OSError:
+            free = None
+        yield free
+    finally:
+        os.close(opened)
+
+
+def _busy(workshop: Path) -> bool:
+    with _locked(workshop) as free:
+        return free is False
+
+
+def _share(path: Path, workshop: Path) -> None:
+    """The mode that any new file gets here: some libraries write for their own user alone."""
+    if not path.is_symlink():
+        mode = workshop.stat().st_mode & 0o777
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+def _appear(made: Path, path: Path) -> None:
+    try:
+        rename_new(made, real(path))
+    except FileExistsError:
+        raise InputError(f"{path} was written by somebody else meanwhile; choose another name.") from None
+
+
+def _list_files(folder: Path) -> None:
+    """Name the files of a folder in its manifest, so that a later run knows which are ours."""
+    names = sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if not one.is_dir())
+    manifest = read_json(folder / MANIFEST) if MANIFEST in names else {"kind": "files"}
+    write_json(folder / MANIFEST, manifest | {"files": [name for name in names if name != MANIFEST]})
+
+
+def _refuse_foreign(path: Path, kind: str | None = None) -> None:
+    """Refuse to replace what is no folder, not `kind`, or holds anything that was not written with its manifest."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, expected a folder name; choose another name.")
-    if path.exists() and any(path.iterdir()) and not _ours(path):
-        raise InputError(f"{path} holds files that bcd4rec did not write (by its {MANIFEST}); choose another folder.")
-    partial = _partial(path)
-    remove(partial)
-    partial.mkdir()
-    old = partial.with_name(partial.name + ".old")
+    if not path.exists() or not any(path.iterdir()):
+        return
     try:
-        yield partial
-        if path.exists():
-            os.replace(path, old)
-        os.replace(partial, path)
-    except BaseException:
-        if old.exists() and not path.exists():
-            os.replace(old, path)
-        raise
-    finally:
-        remove(partial)
-        remove(old)
+        manifest = read_json(path / MANIFEST)
+    except (InputError, OSError):
+        manifest = None
+    if not isinstance(manifest, dict) or "kind" not in manifest:  # other programs write a manifest.json, too
+        raise InputError(f"{path} holds files that bcd4rec did not write (by its {MANIFEST}); choose another folder.")
+    if kind is not None and manifest["kind"] != kind:
+        raise InputError(f"{path} is a {manifest['kind']} and no {kind}; --force replaces the same kind only.")
+    ours = {MANIFEST, *ADDED, *manifest.get("files", ())}
+    other = sorted(str(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir() or one.is_symlink())
+    if foreign := [name for name in other if name not in ours]:
+        raise InputError(
+            f"{path} holds {foreign[0]}{' and more' if len(foreign) > 1 else ''}, which bcd4rec did not write (by its "
+            f"{MANIFEST}); move it away or choose another folder."
+        )
 
 
 def write_json(path: Path, value: Any) -> None:

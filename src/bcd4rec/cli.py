@@ -7,23 +7,29 @@ import os
 import pkgutil
 import signal
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
-from typer.exceptions import TyperException
+from bcd4rec.errors import InputError, printable
 
-from bcd4rec import commands
-from bcd4rec.errors import InputError
-from bcd4rec.version import __version__
+if TYPE_CHECKING:  # `main` minds the signals first, and then imports what takes long
+    import typer
+    from typer.exceptions import TyperException
 
 EXIT_BAD_INPUT = 2
+INTERRUPTED = "Interrupted; no output was left half-written."
 TYPER_INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 # How libraries word a full disk when they lose its number; the last is NumPy's "512 requested and 64 written".
 FULL_DISK = ("No space left", "File too large", "requested and")
 
 
-def build(only: str | None = None) -> typer.Typer:
+def build(only: str | None = None) -> "typer.Typer":
     """The application with all commands, or with the one called `only`: importing less starts faster."""
+    import typer
+
+    from bcd4rec import commands
+    from bcd4rec.version import __version__
+
     app = typer.Typer(
         name="bcd4rec",
         help="From impression logs to a better recommendation policy, shown before it ships.",
@@ -50,12 +56,15 @@ def build(only: str | None = None) -> typer.Typer:
 
 def main() -> None:
     """Run, and turn every expected failure into one sentence on stderr and exit code 2."""
-    # A terminated run cleans up like an interrupted one. Signals can only be set in the main thread.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGTERM, _interrupt)
+    _on_signals(_leave)  # nothing was begun, and an exception amid imports may become another one
+    import typer
+    from typer.exceptions import TyperException
+
     only = sys.argv[1] if len(sys.argv) > 1 else None
     try:
-        code = build(only)(prog_name="bcd4rec", standalone_mode=False)
+        app = build(only)
+        _on_signals(_interrupt)
+        code = app(prog_name="bcd4rec", standalone_mode=False)
         if code == TYPER_INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -64,7 +73,7 @@ def main() -> None:
     except TyperException as error:
         code = _fail(_usage(error))
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("Interrupted; no output was left half-written.")
+        _leave()  # threads of libraries may hang on, or end the process in another way
     except (BrokenPipeError, SystemExit):  # typer and rich leave by SystemExit when a pipe is broken, and only then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has gone
         code = 0
@@ -76,16 +85,30 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _on_signals(handler: Callable[..., None]) -> None:
+    """A terminated run cleans up like an interrupted one. Signals can only be set in the main thread."""
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _leave(*_: Any) -> NoReturn:
+    """End at once, when nothing is open any more."""
+    _fail(INTERRUPTED)
+    sys.stderr.flush()
+    os._exit(EXIT_BAD_INPUT)
+
+
 def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
 def _fail(sentence: str) -> int:
-    sys.stderr.write(f"Error: {sentence}\n")
+    sys.stderr.write(f"Error: {printable(sentence)}\n")
     return EXIT_BAD_INPUT
 
 
-def _usage(error: TyperException) -> str:
+def _usage(error: "TyperException") -> str:
     message = " ".join(getattr(error, "format_message", lambda: str(error))().split()).rstrip(".")
     message = message.replace("Value error, ", "")
     context = getattr(error, "ctx", None)

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from bcd4rec.data.sessions import Tick
+from bcd4rec.errors import printable
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # paths and ids may hold [ ] and :
 QUIET_SECONDS = 2.0  # work shorter than this shows no progress
@@ -23,7 +24,7 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    err().print(text)
+    err().print(printable(text, keep="\n"))
 
 
 def emit_json(value: dict[str, Any]) -> None:
@@ -47,11 +48,11 @@ def show(result: RenderableType) -> None:
 
 def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:
     """A two-column table of names and values."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=printable(title), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column()
     for name, value in pairs:
-        table.add_row(name, value)
+        table.add_row(printable(name), printable(value, keep="\n"))
     return table
 
 

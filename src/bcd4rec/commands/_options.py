@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Root of all randomness: the same seed, the same bits.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads; more than one may change the last bits.")]
+MOST_THREADS = max(256, os.cpu_count() or 1)  # with many more the system refuses some, and libraries crash
+Threads = Annotated[
+    int, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads; more than one may change the last bits.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set beta=0.5; may be repeated.")
 ]

@@ -1,7 +1,6 @@
 """Raw logs on the command line: `--format`, its options, and the canonical log that a reader makes of them."""
 
 import contextlib
-import tempfile
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,6 +63,10 @@ class RawLog:
         suffix = next((file.suffix for file in sorted(self.path.iterdir())), "") if self.path.is_dir() else None
         return "parquet" if (suffix or self.path.suffix) == ".parquet" else "csv"
 
+    def inputs(self) -> list[Path]:
+        """What an output must never replace."""
+        return [self.path, *([Path(self.map)] if self.map is not None and self.map.endswith(".toml") else [])]
+
     def reader(self) -> "Reader | None":
         """The reader with its options; None for a canonical log."""
         if self.name is None:
@@ -109,21 +112,15 @@ class RawLog:
             return
         if not self.path.exists():
             raise InputError(f"{self.path} does not exist; expected raw logs of the format {self.name}.")
-        with tempfile.TemporaryDirectory(prefix="bcd4rec-", dir=_beside(keep or out)) as spool:
-            log = Path(spool) / "log.parquet"
-            reading = reader.read(self.path, log, Path(spool), tick).to_json()
+        from bcd4rec.artifacts import scratch
+
+        with scratch(keep or out) as spool:
+            log = spool / "log.parquet"
+            reading = reader.read(self.path, log, spool, tick).to_json()
             log = _kept(log, keep, force)
             about = {"format": self.name, "options": reader.model_dump(mode="json")} | reading
             with _worded(log, self.path if keep is None else keep):
                 yield open_log(log, "s", False, self.sort), about
-
-
-def _beside(output: Path | None) -> Path | None:
-    """The folder of an output; a kept log is made there, so that it can be moved to its place at once."""
-    if output is None:
-        return None
-    output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    return output.absolute().parent
 
 
 def _kept(log: Path, keep: Path | None, force: bool) -> Path:

@@ -38,7 +38,7 @@ def compare(
     from bcd4rec.experiments.results import read_results
 
     if out is not None:
-        refuse_existing(out, force)
+        refuse_existing(out, force, inputs=results)
     read = read_results(results)
     found = compare_paired(read.tables, read.ratios, seed, against)
     if out is not None:

@@ -97,9 +97,10 @@ def evaluate(
     from bcd4rec.sim.rollout import as_candidates
 
     _refuse_other_options(context, log)
-    for path in (report, sessions):
+    read = [log, dataset, model, *map(Path, policies or [])]
+    for path, other in ((report, sessions), (sessions, report)):
         if path is not None:
-            refuse_existing(path, force)
+            refuse_existing(path, force, inputs=[*read, other])
     if log is not None:
         from bcd4rec.commands._judgement import evaluate_log
 

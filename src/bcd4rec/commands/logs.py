@@ -45,7 +45,7 @@ def export(
 
     if out.suffix not in (".parquet", ".csv"):
         raise InputError(f"--out: found {out.name!r}, expected a name that ends in .parquet or .csv.")
-    refuse_existing(out, force)
+    refuse_existing(out, force, inputs=[Path(database.removeprefix("sqlite:///"))])
     selection = Selection(_microseconds(since, "--since"), _microseconds(until, "--until"), policy)
     responses = Responses.from_options(rewards) if rewards is not None else DIGINETICA
     with progress() as tick:

@@ -48,7 +48,7 @@ def online(
     json: Json = False,
 ) -> None:
     """Train an agent that may try things on simulated users: what learning from logs alone is measured against."""
-    from bcd4rec.artifacts import atomic_directory, refuse_existing
+    from bcd4rec.artifacts import MANIFEST, atomic_directory, refuse_existing, write_json
     from bcd4rec.commands._options import make_environment
     from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.config import OPTIONS, parse_settings
@@ -58,9 +58,9 @@ def online(
     from bcd4rec.experiments.online import OnlineConfig, learn_online
     from bcd4rec.sim.rollout import write_log
 
-    for path in (out, logs):
-        if path is not None:
-            refuse_existing(path, force)
+    refuse_existing(out, force, "policy", [logs, dataset, model])
+    if logs is not None:
+        refuse_existing(logs, force, "logs", [out, dataset, model])
     given = {"method": method, "rounds": rounds, "users": users}
     config = OnlineConfig.parse(given | {"first_epsilon": first_epsilon, "last_epsilon": last_epsilon}, OPTIONS)
     rule = slate_options(after_skip, diversity)
@@ -74,6 +74,7 @@ def online(
         with atomic_directory(logs, force) as folder:
             for one in found:
                 write_log(one.log, folder / f"round-{one.number + 1}.parquet", environment)
+            write_json(folder / MANIFEST, {"kind": "logs", "env": env, "seed": seed})
     if json:
         told = [{"round": one.number + 1, "epsilon": one.epsilon, "rate": one.rate} for one in found]
         emit_json({"policy": str(out), "method": method, "env": env, "seed": seed, "rounds": told})

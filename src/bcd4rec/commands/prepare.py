@@ -93,9 +93,10 @@ def prepare(
         },
     }
     config = preparing.PrepareConfig.parse(values, OPTIONS)
-    refuse_existing(out, force)
+    refuse_existing(out, force, "dataset", [*raw.inputs(), keep])
     if keep is not None:
-        refuse_existing(keep, force)
+        refuse_existing(keep, force, inputs=raw.inputs())
+        _refuse_beside_inputs(keep, logs)
     with progress() as tick, raw.canonical(reader, tick, keep, force, out) as (log, reading):
         responses = responses_of(log, rewards, positive, target)
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)
@@ -110,6 +111,15 @@ def prepare(
         for warned in manifest["warnings"]:
             say(f"Warning: {warned['message']}")
         say(f"The data set is in {out}.")
+
+
+def _refuse_beside_inputs(keep: Path, logs: Path) -> None:
+    """A log kept among the files it is made of would be read with them the next time."""
+    from bcd4rec.artifacts import real
+    from bcd4rec.errors import InputError
+
+    if logs.is_dir() and real(keep).parent == real(logs):
+        raise InputError(f"{keep} would be among the logs of {logs} the next time; choose another folder.")
 
 
 def beside_the_paper(counts: dict[str, Any], paper: dict[str, int]) -> dict[str, dict[str, int]]:

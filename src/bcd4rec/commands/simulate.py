@@ -64,11 +64,11 @@ def simulate(
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):
             raise InputError(f"--logs: found {logs.name!r}, expected a name that ends in .parquet or .csv.")
-        refuse_existing(logs, force)
+        refuse_existing(logs, force, inputs=[model, dataset, raw, Path(policy) if policy else None])
     if raw is not None:
         if env != "shop":
             raise InputError(f"--raw: found --env {env}, expected --env shop, which has prices and names of items.")
-        refuse_existing(raw, force)
+        refuse_existing(raw, force, "raw", [model, dataset, logs])
         days = days or 150
     if epsilon and temperature is not None:
         raise InputError("--epsilon and --temperature are two ways to explore; give one of them.")

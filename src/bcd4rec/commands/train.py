@@ -67,7 +67,7 @@ def train(
     from bcd4rec.experiments import fitting
     from bcd4rec.experiments.judging import judge_on_log
 
-    refuse_existing(out, force)
+    refuse_existing(out, force, USER if method == USER else "policy", [dataset])
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")

@@ -37,6 +37,8 @@ def item_vectors(sequences: Sequences, n_items: int, rank: int = RANK) -> FloatA
     matrix = _above_chance(incidence(sequences, n_items))
     rng = np.random.default_rng(0)  # ARPACK draws from it, too, where the matrix falls into separate pieces
     start = rng.standard_normal(n_items)
+    if np.abs(matrix @ start).max() < SMALL:  # all sessions are alike, and ARPACK knows no matrix of zeros
+        return np.zeros((n_items, 1), np.float32)
     # The spectrum of a long-tailed catalogue is crowded at its ends, and exact eigenvalues would take minutes.
     noise = -float(eigsh(matrix, 1, which="SA", v0=start, tol=TOLERANCE, return_eigenvectors=False, rng=rng)[0])
     values, vectors = eigsh(matrix, kept, which="LA", v0=start, tol=TOLERANCE, rng=rng)

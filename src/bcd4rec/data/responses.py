@@ -6,6 +6,8 @@ from pydantic import model_validator
 
 from bcd4rec.config import Config, parse_numbers
 
+LARGEST_REWARD = 1e9  # so that sums and squares of returns stay within single precision
+
 
 class Responses(Config):
     """Response names with their rewards; which of them are positive, and which one is the target.
@@ -36,8 +38,8 @@ class Responses(Config):
     def _consistent(self) -> Self:
         if len(self.rewards) < 2:
             raise ValueError("at least two responses are needed, e.g. skip=0,click=4")
-        if not all(abs(reward) < float("inf") for reward in self.rewards.values()):
-            raise ValueError("rewards must be finite numbers")
+        if not all(abs(reward) <= LARGEST_REWARD for reward in self.rewards.values()):
+            raise ValueError(f"rewards must be numbers between ±{LARGEST_REWARD:g}; write them in a larger unit")
         for name in (*self.positive, self.target):
             if name not in self.rewards:
                 raise ValueError(f"{name!r} has no reward; known responses are {', '.join(self.rewards)}")

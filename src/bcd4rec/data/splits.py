@@ -10,6 +10,8 @@ from bcd4rec.data.sessions import MICROSECONDS_PER_DAY
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 
+LONGEST_PERIOD = 3_650_000  # days, ten thousand years: microseconds of it still fit into 64 bits
+
 
 class SplitConfig(Config):
     """Splits by session (at random) or by time (named periods one after the other)."""
@@ -30,8 +32,8 @@ class SplitConfig(Config):
                 raise ValueError("a split by time needs a period called train, e.g. train=30,test=30")
             if self.test:
                 raise ValueError("a split by time takes its test sessions from a period, not from a share")
-            if any(not 0 < days < float("inf") for days in self.periods.values()):
-                raise ValueError("every period needs a number of days above 0")
+            if any(not 0 < days <= LONGEST_PERIOD for days in self.periods.values()):
+                raise ValueError(f"every period needs a number of days above 0 and at most {LONGEST_PERIOD:,}")
             if "validation" in self.periods:
                 raise ValueError("validation is a share of train and cannot be a period")
         elif self.periods:

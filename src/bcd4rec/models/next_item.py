@@ -81,6 +81,8 @@ def fit(
     notify: Callable[[float], None] = lambda loss: None,
 ) -> None:
     """Cross-entropy over all examples, `batch_size` distinct sessions a step; `notify` gets each epoch's mean loss."""
+    if not len(examples):  # no session has two positive items: nothing follows anything
+        return
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.Adam(parameters, learning_rate, weight_decay=weight_decay)
     scale = max(1.0, len(examples.items) / len(examples) * batch_size)  # pairs of an average batch
