@@ -57,7 +57,7 @@ def write(policy: Policy, folder: Path) -> None:
         "memory": policy.memory.model_dump(),
         "rule": policy.rule.model_dump(),
         "responses": policy.responses.model_dump(mode="json"),
-        "files": {name: checksum(folder / name) for name in names},
+        "checksums": {name: checksum(folder / name) for name in names},
         "versions": library_versions(),
         "about": policy.about,
     }
@@ -68,7 +68,7 @@ def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
     """`load_scorer(folder, manifest)` may bring another form of the same scorer, as servers do."""
     manifest = read_manifest(folder)
     with worded(folder):
-        refuse_changed(folder, {name: manifest["files"][name] for name in (ARRAYS, ITEMS)} | manifest["files"])
+        refuse_changed(folder, {name: manifest["checksums"][name] for name in (ARRAYS, ITEMS)} | manifest["checksums"])
         table = pl.read_parquet(folder / ITEMS)
         counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None
         policy = Policy(
@@ -77,7 +77,7 @@ def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
             Memory.parse(manifest["memory"], "memory"),
             SlateRule.parse(manifest["rule"], "rule"),
             Responses.parse(manifest["responses"], "responses"),
-            read_arrays(folder / VECTORS)["vectors"] if VECTORS in manifest["files"] else None,
+            read_arrays(folder / VECTORS)["vectors"] if VECTORS in manifest["checksums"] else None,
             counts,
             manifest["about"],
         )
