@@ -3,7 +3,7 @@
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -107,6 +107,20 @@ Diversity = Annotated[
         help="λ: how much items lose by items like them in the same slate. Default: the policy's own rule.",
     ),
 ]
+
+
+Unanswered = Annotated[
+    str | None,
+    typer.Option(help="What was shown and not answered: skip, once the session goes on (default), or unknown."),
+]
+
+
+def as_unanswered(name: str | None) -> Literal["skip", "unknown"] | None:
+    from bcd4rec.errors import InputError
+
+    if name is None or name == "skip" or name == "unknown":
+        return name  # type: ignore[return-value]  # one of the two
+    raise InputError(f"--unanswered: found {name!r}, expected skip or unknown.")
 
 
 def make_environment(env: str, preset: str | None, model: Path | None) -> "Environment":

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bcd4rec.commands._options import Force, Json
+from bcd4rec.commands._options import Force, Json, Unanswered, as_unanswered
 
 EPILOG = "Example:  bcd4rec logs export --database sqlite:///bcd4rec.db --out logs.parquet --since 2026-01-01"
 
@@ -28,6 +28,7 @@ def export(
         typer.Option(help="Of several responses to an item the most rewarded counts. Default: skip=0,click=1,buy=5."),
     ] = None,
     integer_items: Annotated[bool, typer.Option("--integer-items", help="Write item ids as integers.")] = False,
+    unanswered: Unanswered = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -49,7 +50,16 @@ def export(
     selection = Selection(_microseconds(since, "--since"), _microseconds(until, "--until"), policy)
     responses = Responses.from_options(rewards) if rewards is not None else DIGINETICA
     with progress() as tick:
-        found = export_log(database_of(database), out, selection, responses, integer_items, force, tick)
+        found = export_log(
+            database_of(database),
+            out,
+            selection,
+            responses,
+            integer_items,
+            force,
+            tick,
+            as_unanswered(unanswered) or "skip",
+        )
     if json:
         emit_json(found)
     else:

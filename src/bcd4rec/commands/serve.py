@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed
+from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed, Unanswered, as_unanswered
 
 if TYPE_CHECKING:
     from bcd4rec.serving.arms import Arm
@@ -49,6 +49,7 @@ def serve(
     largest_body: Annotated[int, typer.Option(min=1, help="Bytes of a request's body.")] = 1 << 20,
     after_skip: AfterSkip = None,
     diversity: Diversity = None,
+    unanswered: Unanswered = None,
     allowed_hosts: Annotated[
         str, typer.Option(help="Names of this server beside localhost and its address, between commas; * is any.")
     ] = "",
@@ -88,7 +89,7 @@ def serve(
     from bcd4rec.serving.storage.store import open_store
     from bcd4rec.serving.storage.urls import without_secrets
 
-    rule = slate_options(after_skip, diversity)
+    rule, silence = slate_options(after_skip, diversity), as_unanswered(unanswered)
     if explore is not None:
         values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
         rule["exploration"] = Exploration.parse(values, OPTIONS).model_dump()
@@ -104,8 +105,8 @@ def serve(
     refuse_open(keys, is_local(host), open_to_all)
     names = Names.read(items) if items is not None else None
     with progress() as tick:
-        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick, rule)]
-        loaded += [load_arm("b", ab, share, tick, rule)] if ab is not None else []
+        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick, rule, silence)]
+        loaded += [load_arm("b", ab, share, tick, rule, silence)] if ab is not None else []
     arms, bound = Arms(loaded, seed), listen(host, port)
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")

@@ -37,6 +37,9 @@ Event = ItemId | tuple[ItemId, str | None]
 """An item that was liked, or an item with the response it got; None where it was shown and nobody answered."""
 
 
+Unanswered = Literal["skip", "unknown"]
+
+
 class Memory(Config):
     """What a policy remembers of a session."""
 
@@ -44,7 +47,7 @@ class Memory(Config):
     """L: how many liked items."""
     skips: int = Field(default=0, ge=0, le=100_000)
     """S: how many skipped items."""
-    unanswered: Literal["skip", "unknown"] = "skip"
+    unanswered: Unanswered = "skip"
     """What was shown and not answered counts as skipped once the session goes on, or as if it had not been shown."""
 
 
@@ -106,6 +109,10 @@ class Policy:
         """The same policy with another slate rule, e.g. `with_rule(diversity=1.0, after_skip="exclude")`."""
         rule = SlateRule.parse(self.rule.model_dump() | changes, "slate rule")
         return replace(self, rule=rule)
+
+    def with_unanswered(self, unanswered: Unanswered) -> Self:
+        """The same policy for which an item that nobody answered counts as this."""
+        return replace(self, memory=self.memory.model_copy(update={"unanswered": unanswered}))
 
     # ---- sessions
 

@@ -2,12 +2,13 @@
 
 import hashlib
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
+from bcd4rec.policies.policy import Unanswered
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.recommending import Recommender
 from bcd4rec.serving.retrieval import retrieval_for
@@ -21,17 +22,25 @@ class Arm:
     folder: Path
     share: float
     recommender: Recommender
-    rule: dict[str, Any] | None = None  # what the command line says about slates
+    rule: dict[str, Any] | None = None  # what the command line says about slates …
+    unanswered: Unanswered | None = None  # … and about items that nobody answered
 
     @property
     def version(self) -> str:
         return self.recommender.served.version
 
 
-def load_arm(name: str, folder: Path, share: float, tick: Tick = no_tick, rule: dict[str, Any] | None = None) -> Arm:
-    served = load(folder, rule)
+def load_arm(
+    name: str,
+    folder: Path,
+    share: float,
+    tick: Tick = no_tick,
+    rule: dict[str, Any] | None = None,
+    unanswered: Unanswered | None = None,
+) -> Arm:
+    served = load(folder, rule, unanswered)
     served.warm_up()
-    return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)), rule)
+    return Arm(name, folder, share, Recommender(served, retrieval_for(served, tick=tick)), rule, unanswered)
 
 
 class Arms:
@@ -70,7 +79,7 @@ class Arms:
                 known = ", ".join(arm.name for arm in self._arms)
                 raise InputError(f"arm: found {name!r}, expected one of {known}.")
             fresh = [
-                replace(arm, recommender=load_arm(arm.name, arm.folder, arm.share, rule=arm.rule).recommender)
+                load_arm(arm.name, arm.folder, arm.share, rule=arm.rule, unanswered=arm.unanswered)
                 if name in (None, arm.name)
                 else arm
                 for arm in self._arms

@@ -11,7 +11,7 @@ from bcd4rec.data.states import PAD
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.policy import Policy, Unanswered
 from bcd4rec.policies.scorer import SCORERS, Scorer
 from bcd4rec.serving.exporting import EXPORTED
 
@@ -47,10 +47,12 @@ class Served:
         self.policy.scorer.scores(session.states, np.array([[0, PAD]], np.int32))
 
 
-def load(folder: Path, rule: dict[str, Any] | None = None) -> Served:
-    """`rule` is what the command line says about slates, in place of the policy's own."""
+def load(folder: Path, rule: dict[str, Any] | None = None, unanswered: Unanswered | None = None) -> Served:
+    """`rule` and `unanswered` are what the command line says in place of the policy's own."""
     policy = bundle.load(folder, _scorer)
-    return Served(folder, policy.with_rule(**rule) if rule else policy, bundle.version_of(folder))
+    policy = policy.with_rule(**rule) if rule else policy
+    policy = policy.with_unanswered(unanswered) if unanswered else policy
+    return Served(folder, policy, bundle.version_of(folder))
 
 
 def _scorer(folder: Path, manifest: dict[str, Any]) -> Scorer:

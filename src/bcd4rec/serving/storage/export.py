@@ -16,6 +16,7 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import INTEGER
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
+from bcd4rec.policies.policy import Unanswered
 from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.queries import Selection
@@ -46,16 +47,22 @@ def export_log(
     integer_items: bool = False,
     force: bool = False,
     tick: Tick = no_tick,
+    unanswered: Unanswered = "skip",
 ) -> dict[str, Any]:
-    """Write the log as Parquet or CSV; what was written, and what was dropped and why."""
+    """Write the log as Parquet or CSV; what was written, and what was dropped and why.
+
+    What was shown and not answered is a skip, or, where it is `unknown`, left out and counted.
+    """
     connection = _open(database)
     try:
         with atomic_file(out, force) as partial, connection.transaction(read_only=True):
-            counts = _write(connection, partial, out.suffix, selection, responses, integer_items, tick)
+            counts = _write(connection, partial, out.suffix, selection, responses, integer_items, tick, unanswered)
             dropped = {
                 "feedback_without_impression": queries.feedback_without_slate(connection),
                 "feedback_for_items_not_shown": counts.pop("not shown", 0),
             }
+            if unanswered == "unknown":
+                dropped["unanswered"] = counts["unanswered"]
             if selection.policy is not None:
                 several = queries.sessions_of_several_policies(connection, selection.policy)
                 dropped["sessions_of_several_policies"] = several
@@ -92,12 +99,13 @@ def _write(
     responses: Responses,
     integer_items: bool,
     tick: Tick,
+    unanswered: Unanswered,
 ) -> Counter[str]:
     total, sessions = queries.size_of(connection, selection)
     if not total:
         raise InputError("The database has no impressions of these days and this policy; nothing was written.")
     counts = Counter(sessions=sessions)
-    slates = _slates(queries.stream_slates(connection, selection), responses, counts)
+    slates = _slates(queries.stream_slates(connection, selection), responses, counts, unanswered)
     with _writer(path, suffix) as write:
         while rows := list(_until(slates, CHUNK_ROWS)):
             write(_frame(rows, integer_items))
@@ -113,7 +121,9 @@ def _until(slates: Iterator[list[Row]], size: int) -> Iterator[Row]:
         count += len(slate)
 
 
-def _slates(rows: Iterator[Row], responses: Responses, counts: Counter[str]) -> Iterator[list[Row]]:
+def _slates(
+    rows: Iterator[Row], responses: Responses, counts: Counter[str], unanswered: Unanswered
+) -> Iterator[list[Row]]:
     """The log's rows of each slate; counts on the way."""
     skip = min(responses.rewards, key=lambda name: (responses.rewards[name], name != "skip"))
     for _, group in itertools.groupby(rows, key=lambda row: row[0]):
@@ -122,7 +132,11 @@ def _slates(rows: Iterator[Row], responses: Responses, counts: Counter[str]) -> 
         answers, organic = _answers(feedback, responses), arm == ORGANIC
         slate = []
         for place, (item, propensity) in enumerate(zip(json.loads(items), json.loads(propensities), strict=True)):
-            response = strongest(found, responses.rewards)[0] if (found := answers.pop(item, None)) else skip
+            found = answers.pop(item, None)
+            if found is None and unanswered == "unknown":
+                counts["unanswered"] += 1
+                continue
+            response = strongest(found, responses.rewards)[0] if found else skip
             slate.append((session, request, step, time_us, place, item, response, propensity, policy, arm, organic))
             counts[f"response {response}"] += not organic
             counts["propensities"] += propensity is not None
