@@ -15,7 +15,7 @@ from bcd4rec.evaluation.off_policy.decisions import Decisions, mixed_propensitie
 from bcd4rec.evaluation.off_policy.estimators import Estimate, estimates
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 
-K, O = 3, 2
+K, OUTCOMES = 3, 2
 NAMES = ("click", "reward")
 
 
@@ -28,9 +28,9 @@ def decisions(sessions: int = 7, seed: int = 0, longest: int = 5) -> Decisions:
         session=np.repeat(np.arange(sessions) * 3, lengths),
         logged=rng.uniform(0.2, 1.0, (n, K)),
         candidate=rng.uniform(0.0, 1.0, (n, K)),
-        outcomes=rng.uniform(0.0, 2.0, (n, O)),
-        model_logged=rng.uniform(0.0, 2.0, (n, O)),
-        model_candidate=rng.uniform(0.0, 2.0, (n, O)),
+        outcomes=rng.uniform(0.0, 2.0, (n, OUTCOMES)),
+        model_logged=rng.uniform(0.0, 2.0, (n, OUTCOMES)),
+        model_candidate=rng.uniform(0.0, 2.0, (n, OUTCOMES)),
         by_items=rng.uniform(-1.0, 3.0, n),
         by_categories=rng.uniform(-1.0, 3.0, n),
     )

@@ -48,7 +48,7 @@ def grid_around(margin: float) -> Doubles:
 
     def side(length: float) -> Doubles:
         growth = _growth(length / FINEST)
-        steps = FINEST * (growth ** np.arange(1, GRID + 1) - 1) / (growth - 1)
+        steps = np.array([FINEST * (growth**step - 1) / (growth - 1) for step in range(1, GRID + 1)])
         steps[-1] = length
         return steps
 

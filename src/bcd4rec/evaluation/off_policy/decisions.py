@@ -84,7 +84,8 @@ def mixed_propensities(logged: Doubles, candidate: Doubles, alpha: float) -> Dou
     """
     prefix = (1 - alpha) * np.cumprod(logged, axis=1) + alpha * np.cumprod(candidate, axis=1)
     before = np.concatenate([np.ones((len(prefix), 1)), prefix[:, :-1]], axis=1)
-    return np.divide(prefix, before, out=np.zeros_like(prefix), where=before > 0)
+    found: Doubles = np.divide(prefix, before, out=np.zeros_like(prefix), where=before > 0)
+    return found
 
 
 def outcomes_of(codes: NDArray[np.integer], responses: Responses) -> tuple[tuple[str, ...], Doubles]:

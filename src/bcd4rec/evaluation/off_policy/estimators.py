@@ -10,7 +10,7 @@ With w the ratio of the candidate's to the logger's probability of the shown sla
     doubly robust    mean q(candidate) + Σ w (y − q(shown)) / Σ w
     pseudo-inverse   mean q(candidate) + mean v (y − q(shown)),  v as in `pseudo_inverse`
     direct           mean q(candidate)
-    per decision     Σ_t Σ_i ρ_it y_it / Σ_i ρ_it,  ρ_it = Π_{s ≤ t} w_is;  an ended session keeps its weight, with y = 0
+    per decision     Σ_t Σ_i ρ_it y_it / Σ_i ρ_it,  ρ_it = Π_{s ≤ t} w_is; an ended session keeps its ρ, with y = 0
 
 Each comes with its paired difference to the logger's own rate over the same sessions.
 """
@@ -66,7 +66,7 @@ def mean(sums: SessionSums, column: int) -> Smooth:
 
 def standard_error(sums: SessionSums, found: Smooth) -> float:
     """By the delta method over sessions."""
-    return float(np.sqrt(max(0.0, found.slope @ sums.covariance @ found.slope) / sums.sessions))
+    return float(np.sqrt(max(0.0, float(found.slope @ sums.covariance @ found.slope)) / sums.sessions))
 
 
 def logger_rate(sums: SessionSums, outcome: int) -> Smooth:
@@ -124,9 +124,7 @@ def estimates(sums: SessionSums) -> list[Estimate]:
     return found
 
 
-def _estimate(
-    sums: SessionSums, target: Target, method: Method, outcome: str, found: Smooth, rate: Smooth
-) -> Estimate:
+def _estimate(sums: SessionSums, target: Target, method: Method, outcome: str, found: Smooth, rate: Smooth) -> Estimate:
     gain = found.plus(rate, -1.0)
     error = standard_error(sums, gain)
     value = _interval(found.value, standard_error(sums, found))

@@ -164,7 +164,8 @@ def weights_from_samples(shown: Doubles, logger: Doubles, candidate: Doubles) ->
 def weights(shown: Doubles, means: Doubles, gamma: Doubles) -> Doubles:
     """(n,) from the counts (n, C) of what was shown, the candidate's means (n, C), the logger's Γ (n, C, C)."""
     inverse = np.linalg.pinv(gamma, rcond=SMALLEST, hermitian=True)
-    return np.clip(np.einsum("nc,ncd,nd->n", means, inverse, shown), -CLIP, CLIP)
+    found: Doubles = np.clip(np.einsum("nc,ncd,nd->n", means, inverse, shown), -CLIP, CLIP)
+    return found
 
 
 def _one_hot(items: IntArray, categories: IntArray, groups: int) -> Doubles:

@@ -49,7 +49,8 @@ class Answer:
             independent: Doubles = np.where(shown, expit(inner), 0.0).sum(axis=1)
             return independent
         pull = np.where(shown, np.exp(np.minimum(inner, 500.0)), 0.0).sum(axis=1)
-        return pull / (1.0 + pull)
+        chosen: Doubles = pull / (1.0 + pull)
+        return chosen
 
 
 def place_groups(places: NDArray[np.integer], known: int = len(PLACES)) -> Index:
