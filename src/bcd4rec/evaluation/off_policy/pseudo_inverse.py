@@ -127,7 +127,7 @@ def weights_over_categories(
     groups = available.shape[1]
     _, gamma = category_moments(logger, categories, available)
     means, _ = category_moments(candidate, categories, available)
-    return weights(category_counts(shown, categories, groups), means, gamma)
+    return weights(means, directions(category_counts(shown, categories, groups), gamma))
 
 
 def category_moments(policy: Ranked, categories: IntArray, available: Doubles) -> tuple[Doubles, Doubles]:
@@ -158,13 +158,19 @@ def weights_from_samples(shown: Doubles, logger: Doubles, candidate: Doubles) ->
     An inverse of sampled moments is too large on average; draw ten times as many slates as there are categories.
     """
     gamma = np.einsum("nmc,nmd->ncd", logger, logger) / logger.shape[1]
-    return weights(shown, candidate.mean(axis=1), gamma)
+    return weights(candidate.mean(axis=1), directions(shown, gamma))
 
 
-def weights(shown: Doubles, means: Doubles, gamma: Doubles) -> Doubles:
-    """(n,) from the counts (n, C) of what was shown, the candidate's means (n, C), the logger's Γ (n, C, C)."""
+def directions(shown: Doubles, gamma: Doubles) -> Doubles:
+    """(n, C) Γ⁺ x from the counts (n, C) of what was shown and the logger's Γ (n, C, C); the same for all candidates."""
     inverse = np.linalg.pinv(gamma, rcond=SMALLEST, hermitian=True)
-    found: Doubles = np.clip(np.einsum("nc,ncd,nd->n", means, inverse, shown), -CLIP, CLIP)
+    found: Doubles = np.einsum("ncd,nd->nc", inverse, shown)
+    return found
+
+
+def weights(means: Doubles, directions: Doubles) -> Doubles:
+    """(n,) from the candidate's means (n, C)."""
+    found: Doubles = np.clip((means * directions).sum(axis=1), -CLIP, CLIP)
     return found
 
 

@@ -5,6 +5,7 @@ many rows there are, their sum, and the sum of their outer products. Every estim
 how sure it is follows from their covariance (the delta method), so intervals cluster by session.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,20 +65,14 @@ class SessionSums:
 
     def add(self, decisions: Decisions) -> None:
         """Whole sessions: one that is cut in two would count as two."""
-        if not len(decisions):
-            return
         self.has_model &= decisions.model_candidate is not None
         self.has_items &= decisions.by_items is not None
         self.has_categories &= decisions.by_categories is not None
-        starts = np.flatnonzero(np.diff(decisions.session, prepend=decisions.session[0] - 1))
-        columns = step_columns(decisions, self.layout)
-        sizes = np.diff(np.append(starts, len(decisions)))
-        at_once = max(1, AT_ONCE // self.layout.width)
-        for first in range(0, len(starts), at_once):
-            some = slice(first, first + at_once)
-            self._add_rows(session_rows(decisions, columns, starts[some], sizes[some], self.layout))
+        for rows in rows_of(decisions, self.layout):
+            self.add_rows(rows)
 
-    def _add_rows(self, rows: Doubles) -> None:
+    def add_rows(self, rows: Doubles) -> None:
+        """(sessions, D) as `rows_of` makes them."""
         self.sessions += len(rows)
         self._total += rows.sum(axis=0)
         self._products += rows.T @ rows
@@ -114,6 +109,19 @@ class SessionSums:
         mean = self.mean
         found: Doubles = self._products / self.sessions - np.outer(mean, mean)
         return found * (self.sessions / max(self.sessions - 1, 1))
+
+
+def rows_of(decisions: Decisions, layout: Layout) -> Iterator[Doubles]:
+    """(sessions, D) the rows of whole sessions, some thousand at a time."""
+    if not len(decisions):
+        return
+    starts = np.flatnonzero(np.diff(decisions.session, prepend=decisions.session[0] - 1))
+    sizes = np.diff(np.append(starts, len(decisions)))
+    columns = step_columns(decisions, layout)
+    at_once = max(1, AT_ONCE // layout.width)
+    for first in range(0, len(starts), at_once):
+        some = slice(first, first + at_once)
+        yield session_rows(decisions, columns, starts[some], sizes[some], layout)
 
 
 def step_columns(decisions: Decisions, layout: Layout) -> Doubles:
