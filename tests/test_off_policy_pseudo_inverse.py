@@ -10,7 +10,8 @@ from bcd4rec.evaluation.off_policy.pseudo_inverse import (
     CLIP,
     Ranked,
     category_counts,
-    category_moments,
+    category_means,
+    category_products,
     directions,
     epsilon_inclusion,
     inclusion_of,
@@ -111,7 +112,8 @@ def test_moments_agree_with_slates_that_are_drawn():
     scores = np.tile(np.array([0.5, 0.2, 0.9, 0.1, 0.7, 0.3], np.float32), (20_000, 1))
     slates = make_slates(scores, K, Exploration(kind="epsilon", epsilon=0.4), np.random.default_rng(0)).items
     policy = Ranked(np.array([[2, 4, 0]], np.int32), np.array([A]), 0.4)
-    first, second = category_moments(policy, CATEGORIES, np.array([[4.0, 2.0]]))
+    available = np.array([[4.0, 2.0]])
+    first, second = category_means(policy, CATEGORIES, available), category_products(policy, CATEGORIES, available)
     counts = category_counts(slates, CATEGORIES, C)
     assert first[0] == pytest.approx(counts.mean(axis=0), abs=0.03)
     assert second[0] == pytest.approx(counts.T @ counts / len(counts), abs=0.08)

@@ -125,25 +125,34 @@ def weights_over_categories(
 ) -> Doubles:
     """(n,) with `categories` (A,) from 0 and how many items of each are `available` (n, C)."""
     groups = available.shape[1]
-    _, gamma = category_moments(logger, categories, available)
-    means, _ = category_moments(candidate, categories, available)
+    gamma = category_products(logger, categories, available)
+    means = category_means(candidate, categories, available)
     return weights(means, directions(category_counts(shown, categories, groups), gamma))
 
 
-def category_moments(policy: Ranked, categories: IntArray, available: Doubles) -> tuple[Doubles, Doubles]:
-    """(n, C) and (n, C, C): first and second moments of how many items of each category a slate has."""
-    groups = available.shape[1]
-    first, second = np.zeros(available.shape), np.zeros((*available.shape, groups))
+def category_means(policy: Ranked, categories: IntArray, available: Doubles) -> Doubles:
+    """(n, C) how many items of each category a slate has on average."""
+    found = np.zeros(available.shape)
     for rows, table in _tables(policy):
-        best = _one_hot(policy.items[rows, : len(table.ranks)], categories, groups)  # (b, R, C)
+        best = _one_hot(policy.items[rows, : len(table.ranks)], categories, available.shape[1])  # (b, R, C)
         rest = available[rows] - best.sum(axis=1)
-        first[rows] = np.einsum("r,brc->bc", table.ranks.diagonal(), best) + table.other * rest
-        cross = np.einsum("r,brc,bd->bcd", table.with_other, best, rest)
-        both = np.einsum("rs,brc,bsd->bcd", table.ranks, best, best, optimize=True) + cross + cross.swapaxes(1, 2)
-        both += table.two_others * rest[:, :, None] * rest[:, None, :]
-        both += (table.other - table.two_others) * rest[:, :, None] * np.eye(groups)
-        second[rows] = both
-    return first, second
+        found[rows] = table.ranks.diagonal() @ best + table.other * rest
+    return found
+
+
+def category_products(policy: Ranked, categories: IntArray, available: Doubles) -> Doubles:
+    """(n, C, C) the second moments Γ of how many items of each category a slate has."""
+    groups = available.shape[1]
+    found = np.zeros((*available.shape, groups))
+    for rows, table in _tables(policy):
+        best = _one_hot(policy.items[rows, : len(table.ranks)], categories, groups)
+        rest = available[rows] - best.sum(axis=1)
+        cross = (table.with_other @ best)[:, :, None] * rest[:, None, :]
+        products = best.swapaxes(1, 2) @ (table.ranks @ best) + cross + cross.swapaxes(1, 2)
+        products += table.two_others * rest[:, :, None] * rest[:, None, :]
+        products += (table.other - table.two_others) * rest[:, :, None] * np.eye(groups)
+        found[rows] = products
+    return found
 
 
 def category_counts(slates: IntArray, categories: IntArray, groups: int) -> Doubles:
@@ -162,7 +171,7 @@ def weights_from_samples(shown: Doubles, logger: Doubles, candidate: Doubles) ->
 
 
 def directions(shown: Doubles, gamma: Doubles) -> Doubles:
-    """(n, C) Γ⁺ x from the counts (n, C) of what was shown and the logger's Γ (n, C, C); the same for all candidates."""
+    """(n, C) Γ⁺ x from the counts (n, C) of what was shown and the logger's Γ (n, C, C); for all candidates alike."""
     inverse = np.linalg.pinv(gamma, rcond=SMALLEST, hermitian=True)
     found: Doubles = np.einsum("ncd,nd->nc", inverse, shown)
     return found

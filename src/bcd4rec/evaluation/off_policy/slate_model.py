@@ -104,9 +104,21 @@ class SlateModel:
 
     def _some(self, states: States, items: IntArray) -> Doubles:
         rows = self.response.evidence.rows(states, items)
-        logits = self.response.weights.logits(rows, summary(states)[:, None]).astype(np.float64)
+        return self.outcomes_by(self.response.weights.logits(rows, summary(states)[:, None]), items)
+
+    def logits(self, states: States) -> FloatArray:
+        """(R, n, A) of the whole catalogue, for who asks about many slates of the same states."""
+        weights = self.response.weights
+        found = self.response.evidence.sums(states, weights.evidence)
+        found += (weights.session @ summary(states).T)[:, :, None]
+        return found
+
+    def outcomes_by(self, logits: FloatArray, items: IntArray) -> Doubles:
+        """(n, O) of slates (n, K) whose items have the logits (R, n, K)."""
         shown = items != PAD
-        reached = [answer.expected(each, shown) for answer, each in zip(self.answers, logits, strict=True)]
+        reached = [
+            answer.expected(each.astype(np.float64), shown) for answer, each in zip(self.answers, logits, strict=True)
+        ]
         return expected_outcomes(np.stack([shown.sum(axis=1), *reached]), self.responses)
 
 
