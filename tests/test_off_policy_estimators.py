@@ -237,3 +237,11 @@ def test_shapes_that_do_not_fit_are_refused():
 
 def test_every_method_has_a_plain_reference():
     assert set(plain(decisions(), 0)) == set(estimators.Method.__args__)
+
+
+def test_the_logger_is_never_surely_better_than_itself():
+    for seed in range(20):
+        whole = decisions(sessions=200, seed=seed)
+        again = whole.logged * (1 + 1e-16)
+        for one in estimates(summed(Decisions(whole.session, whole.logged, again, whole.outcomes))):
+            assert one.difference.low < 0 < one.difference.high

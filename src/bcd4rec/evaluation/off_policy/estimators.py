@@ -27,6 +27,8 @@ from bcd4rec.evaluation.statistics import Interval, Z
 Target = Literal["one step", "session"]
 Method = Literal["SNIPS", "doubly robust", "DR + items", "DR + categories", "direct", "per decision"]
 
+ROUNDING = 1e-6  # of the rate: no difference is surer than this, lest the logger be better than itself by rounding
+
 
 class Smooth(NamedTuple):
     """A smooth function of the mean of the sessions' rows: its value and its slope there."""
@@ -126,7 +128,7 @@ def estimates(sums: SessionSums) -> list[Estimate]:
 
 def _estimate(sums: SessionSums, target: Target, method: Method, outcome: str, found: Smooth, rate: Smooth) -> Estimate:
     gain = found.plus(rate, -1.0)
-    error = standard_error(sums, gain)
+    error = standard_error(sums, gain) + ROUNDING * abs(rate.value)
     value = _interval(found.value, standard_error(sums, found))
     return Estimate(target, method, outcome, value, rate.value, _interval(gain.value, error), error)
 
