@@ -49,7 +49,7 @@ def pool():
     stan = BASELINES["stan"]().fit(Dataset.from_frame(log, environment.responses), 0)
     logger = Player(stan, 0.5)
     others = {"less exploration": Player(stan, 0.2), "itself": Player(stan, 0.5), "greedy": Player(stan, 0.0)}
-    return play(environment, logger, others, model_of(environment, logger, 400, 2), 1500, 3)
+    return play(environment, logger, others, model_of(environment, logger, 400, 2), 1500, 5)
 
 
 def test_estimates_are_near_the_truth(pool):
