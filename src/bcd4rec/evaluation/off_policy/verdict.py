@@ -1,0 +1,161 @@
+"""Ship, reject or cannot tell: what follows from the estimates, in one sentence.
+
+- *reject*: the candidate is surely worse. Either the veto says so, the doubly robust estimate with a pseudo-inverse
+  over categories (over items where there are none), whose upper bound lies below 0; or the session estimate, where
+  its weights are sound.
+- *ship*: the session estimate has sound weights and its lower bound lies above 0. Better at the log's states alone is
+  not better over sessions, and ships only if that is accepted.
+- *cannot tell*: everything else, with the sizes of a canary that would tell.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from bcd4rec.evaluation.off_policy.decisions import Decisions
+from bcd4rec.evaluation.off_policy.diagnostics import Weights, session_variance, weights_of
+from bcd4rec.evaluation.off_policy.estimators import Estimate, Method, estimates
+from bcd4rec.evaluation.off_policy.sums import SessionSums
+
+Word = Literal["ship", "reject", "cannot tell"]
+EXIT_CODES: dict[Word, int] = {"ship": 0, "cannot tell": 3, "reject": 4}  # bad input is 2
+
+POINTS = (1, 3, 10)  # differences in hundredths of the outcome per step, that canaries are sized for
+ONE_SIDED, POWER = 1.6448536269514722, 0.8416212335729143  # normal quantiles of 95 % and of 80 %
+VETOES: tuple[Method, ...] = ("DR + categories", "DR + items")
+WEIGHTLESS: tuple[Method, ...] = ("direct",)  # told for orientation only
+STEPS = tuple(round(0.05 * step, 2) for step in range(1, 21))  # shares of the new policy that are tried
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: an estimate, and whether it may decide."""
+
+    estimate: Estimate
+    weights: Weights
+    problem: str | None  # why it may not
+
+    @property
+    def indicative(self) -> bool:
+        return self.problem is not None or self.estimate.method in WEIGHTLESS
+
+
+@dataclass(frozen=True)
+class CanarySize:
+    """Sessions of each arm that tell a difference of so many points, one-sided at 5 %, four times in five."""
+
+    points: float
+    sessions: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: Word
+    reason: str  # one sentence
+    rows: tuple[Row, ...]
+    canary: tuple[CanarySize, ...]
+    sessions: int
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.word]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.word,
+            "reason": self.reason,
+            "exit_code": self.exit_code,
+            "sessions": self.sessions,
+            "estimates": [
+                asdict(row.estimate)
+                | {name: row.estimate.__dict__[name]._asdict() for name in ("value", "difference")}
+                | {"mean_weight": row.weights.mean, "effective_sessions": row.weights.sessions}
+                | {"effective_steps": row.weights.steps, "problem": row.problem, "indicative": row.indicative}
+                for row in self.rows
+            ],
+            "canary": [asdict(size) for size in self.canary],
+        }
+
+
+def verdict_of(
+    sums: SessionSums, target: str, accept_one_step: bool = False, refused: str | None = None, by: str = "reward"
+) -> Verdict:
+    """What the log says. `target` is the outcome that canaries are sized for, `by` the one that decides.
+
+    `refused` says why the propensities cannot be believed, if so: then nothing is decided by them.
+    """
+    rows = table(sums)
+    canary = canary_sizes(sums, sums.names.index(target))
+    word, reason = _decide([row for row in rows if row.estimate.outcome == by], accept_one_step, refused)
+    if word == "cannot tell":
+        one, *more = canary
+        told = ", ".join(f"{size.sessions:,} for {size.points:g}" for size in more)
+        reason += f"; a canary of {one.sessions:,} sessions an arm would tell a difference of {one.points:g} point"
+        reason += f" ({told})."
+    return Verdict(word, reason, tuple(rows), canary, sums.sessions)
+
+
+def table(sums: SessionSums) -> list[Row]:
+    """Both targets, every method and outcome."""
+    weights = {target: weights_of(sums, target) for target in ("one step", "session")}
+    rows = []
+    for estimate in estimates(sums):
+        found = weights[estimate.target]
+        unweighted = estimate.method in (*VETOES, *WEIGHTLESS)
+        rows.append(Row(estimate, found, None if unweighted else found.problem))
+    return rows
+
+
+def _decide(rows: Sequence[Row], accept_one_step: bool, refused: str | None) -> tuple[Word, str]:
+    if refused is not None:
+        return "cannot tell", f"The propensities cannot be believed: {refused}"
+    by_method = {row.estimate.method: row for row in rows}
+    veto = next((by_method[method] for method in VETOES if method in by_method), None)
+    session = by_method["per decision"]
+    step = by_method.get("doubly robust", by_method["SNIPS"])
+    if session.problem is None and session.estimate.difference.high < 0:
+        return "reject", f"Worse over whole sessions: {_change(session)}."
+    if session.problem is None and session.estimate.difference.low > 0:
+        return "ship", f"Better over whole sessions: {_change(session)}."
+    if veto is not None and veto.estimate.difference.high < 0:
+        return "reject", f"Worse at the log's states, even at best: {_change(veto)}."
+    why = session.problem or f"over whole sessions it may be better or worse ({_change(session)})"
+    if step.problem is None and step.estimate.difference.low > 0:
+        if accept_one_step:
+            return "ship", f"Better at the log's states, which was accepted as enough: {_change(step)}."
+        return "cannot tell", f"Better at the log's states ({_change(step)}), but one step is not the session: {why}"
+    return "cannot tell", f"The log cannot tell whether it is better: {why}"
+
+
+def _change(row: Row) -> str:
+    value, low, high = row.estimate.difference
+    text = f"{value:+.4f} {row.estimate.outcome} a step, 95 % interval {low:+.4f} to {high:+.4f}"
+    return text.replace("-", "−")
+
+
+def canary_sizes(sums: SessionSums, outcome: int, points: Sequence[float] = POINTS) -> tuple[CanarySize, ...]:
+    """From how much sessions of this log differ in the outcome."""
+    variance = session_variance(sums, outcome)
+    need = 2.0 * variance * (ONE_SIDED + POWER) ** 2
+    return tuple(CanarySize(one, max(1, math.ceil(need / (one / 100.0) ** 2))) for one in points)
+
+
+class StepSizes:
+    """The sums of mixtures that show the candidate's slate with probability α at each step, for several α at once."""
+
+    def __init__(self, outcomes: tuple[str, ...], longest: int, alphas: Sequence[float] = STEPS):
+        self.sums = {alpha: SessionSums(outcomes, longest) for alpha in sorted(alphas)}
+
+    def add(self, decisions: Decisions) -> None:
+        for alpha, sums in self.sums.items():
+            sums.add(decisions.mixed(alpha))
+
+    def largest(self, target: Literal["one step", "session"] = "session") -> float | None:
+        """The largest α up to which weights are sound all along; None where they are for none."""
+        found = None
+        for alpha, sums in self.sums.items():
+            if weights_of(sums, target).problem is not None:
+                break
+            found = alpha
+        return found
