@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.stats import wasserstein_distance
 
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
@@ -28,7 +28,6 @@ from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
 
 Unit = Literal["item", "slate"]
-Returns = NDArray[np.float64]
 TYPES = 3
 QUANTILES = 200  # of agents that can tell any; others may have their own number, and one value is a point mass
 
@@ -47,7 +46,7 @@ class UserType:
     """Users who like one category best. Distances (Wasserstein-1) are in the unit of the rewards."""
 
     category: int
-    returns: Mapping[Unit, Returns]  # (users,) each
+    returns: Mapping[Unit, Doubles]  # (users,) each
     distances: Mapping[Unit, Mapping[str, float]]  # by agent
 
 
@@ -112,9 +111,7 @@ class BeginsWith(Oracle):
         return scores
 
 
-def _members(
-    environment: InterestEvolution, categories: NDArray[np.int32], users: int, seed: int
-) -> list[NDArray[np.intp]]:
+def _members(environment: InterestEvolution, categories: IntArray, users: int, seed: int) -> list[NDArray[np.intp]]:
     """The first `users` users of the seed who like each of the categories best; more are drawn until all are found."""
     pool = 2 * users * environment.config.categories
     while True:
@@ -126,7 +123,7 @@ def _members(
         pool *= 2
 
 
-def _returns(log: pl.DataFrame, environment: InterestEvolution, dataset: Dataset) -> dict[Unit, Returns]:
+def _returns(log: pl.DataFrame, environment: InterestEvolution, dataset: Dataset) -> dict[Unit, Doubles]:
     """(pool,) the discounted return of every user, by both readings of what a step is worth.
 
     Where the agents learn from one transition a step (`chosen`), there is only one: what the slate brought.
@@ -145,7 +142,7 @@ def _returns(log: pl.DataFrame, environment: InterestEvolution, dataset: Dataset
     return {unit: sums[unit].to_numpy() for unit in get_args(Unit)}
 
 
-def _user_type(category: int, returns: dict[Unit, Returns], quantiles: Mapping[str, FloatArray]) -> UserType:
+def _user_type(category: int, returns: dict[Unit, Doubles], quantiles: Mapping[str, FloatArray]) -> UserType:
     distances = {
         unit: {name: float(wasserstein_distance(own, learned)) for name, learned in quantiles.items()}
         for unit, own in returns.items()

@@ -9,9 +9,8 @@ from pydantic import Field
 from bcd4rec.baselines.baseline import BASELINES, Baseline
 from bcd4rec.baselines.popular import Popularity
 from bcd4rec.data.dataset import Dataset, Transitions
-from bcd4rec.data.states import IntArray
+from bcd4rec.data.states import Doubles, IntArray, Mask
 
-Doubles = NDArray[np.float64]
 Counts = NDArray[Any]
 
 
@@ -49,9 +48,7 @@ class CTRConfig(Baseline):
             scores += responses.rewards[name] * self._rates(shown, shown.response == code, weights, dataset.categories)
         return Popularity(scores.astype(np.float32))
 
-    def _rates(
-        self, shown: Transitions, answered: NDArray[np.bool_], weights: Doubles | None, categories: IntArray
-    ) -> Doubles:
+    def _rates(self, shown: Transitions, answered: Mask, weights: Doubles | None, categories: IntArray) -> Doubles:
         """(A,) the smoothed rate of each item."""
         n_items, groups = len(categories), int(categories.max(initial=-1)) + 1
         impressions = np.bincount(shown.action, weights, n_items)
@@ -68,7 +65,7 @@ def shrunk(hits: Counts, trials: Counts, prior: Doubles | float, weight: float) 
     return np.asarray((hits + weight * prior) / (trials + weight))
 
 
-def expected(places: IntArray, positive: NDArray[np.bool_], prior: float) -> Doubles:
+def expected(places: IntArray, positive: Mask, prior: float) -> Doubles:
     """(n,) how many impressions each one counts for, by the positive responses expected at its place; 1 on average.
 
     Impressions without a known place are a place of their own.

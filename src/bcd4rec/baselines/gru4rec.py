@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.neural import Epoch, NeuralConfig, Rows, last_items, trim
+from bcd4rec.baselines.neural import Epoch, NeuralConfig, last_items, trim
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD
+from bcd4rec.data.states import PAD, Rows
 from bcd4rec.models.gru import ForwardGRU
 from bcd4rec.models.next_item import NextItem
 

@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array
 
@@ -154,6 +153,6 @@ def _largest(counts: csr_array, most: int) -> csr_array:
     return result
 
 
-def _last(sequences: Sequences) -> NDArray[np.int32]:
+def _last(sequences: Sequences) -> IntArray:
     """(n, L) the items of each session that a state would hold."""
     return window(sequences.items, sequences.offsets[1:], sequences.offsets[:-1], HISTORY)

@@ -14,21 +14,19 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from bcd4rec.baselines.baseline import Baseline
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows, States
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
 from bcd4rec.policies.bundle import KINDS, Arrays
 from bcd4rec.policies.ranking import top_scored
 from bcd4rec.seeding import generator, stream_seed
 
-Rows = NDArray[np.int64]
 POOL = 50  # batches that are sorted by length together
 log = logging.getLogger(__name__)
 

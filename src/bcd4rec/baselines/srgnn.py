@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.neural import NeuralConfig, Rows, trim
+from bcd4rec.baselines.neural import NeuralConfig, trim
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD
+from bcd4rec.data.states import PAD, Rows
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import prefixes
 

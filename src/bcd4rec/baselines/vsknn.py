@@ -8,7 +8,8 @@ from pydantic import Field
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.session_knn import NeighbourConfig
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.models.knn_kernels import Doubles, Index, Weights
+from bcd4rec.data.states import Doubles
+from bcd4rec.models.knn_kernels import Index, Weights
 from bcd4rec.models.session_neighbours import plain_tables
 
 

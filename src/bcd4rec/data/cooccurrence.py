@@ -2,13 +2,10 @@
 
 import numpy as np
 import scipy.sparse as sparse
-from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import FloatArray
-
-Doubles = NDArray[np.float64]
+from bcd4rec.data.states import Doubles, FloatArray
 
 RANK = 64  # at most so many directions of taste
 SMALL = 1e-9

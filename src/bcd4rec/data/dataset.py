@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.data.states import FloatArray, IntArray, Mask, States
 from bcd4rec.data.tables import reason
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
@@ -119,7 +119,7 @@ class Dataset:
             raise InputError(f"The data set has no transitions in split {split!r}; its splits are {known}.")
         return rows
 
-    def sequences(self, split: str, chosen: NDArray[np.bool_] | None = None) -> Sequences:
+    def sequences(self, split: str, chosen: Mask | None = None) -> Sequences:
         """The positive items of each session of one split, also organic ones; sessions without any are left out.
 
         `chosen` may mark some of `sessions`: then of these alone.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bcd4rec.data.dataset import FORMAT, Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
@@ -18,7 +17,7 @@ from bcd4rec.data.schema import Log, default_responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import CHUNK_ROWS
 from bcd4rec.data.state_table import StateTable
-from bcd4rec.data.states import HISTORY, IntArray, States
+from bcd4rec.data.states import HISTORY, IntArray, Rows, States
 from bcd4rec.data.tables import COLUMNS, ROW, Table, pick_columns
 from bcd4rec.data.transitions import TransitionConfig, chunk_transitions
 from bcd4rec.errors import InputError
@@ -88,7 +87,7 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
     return Dataset(manifest, frames["items"], frames["sessions"], transitions, states)
 
 
-def _rows(items: IntArray, lengths: NDArray[np.int64]) -> Iterator[pl.DataFrame]:
+def _rows(items: IntArray, lengths: Rows) -> Iterator[pl.DataFrame]:
     """Rows of whole sessions, about `CHUNK_ROWS` at a time, as `SessionIndex.chunks` yields them."""
     ends = np.cumsum(lengths)
     cuts = np.flatnonzero(np.diff((ends - lengths) // CHUNK_ROWS, prepend=-1, append=-1))

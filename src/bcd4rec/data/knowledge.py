@@ -15,10 +15,7 @@ from scipy.special import gammaln
 
 from bcd4rec.data.cooccurrence import incidence, item_vectors
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD, FloatArray, IntArray
-
-Doubles = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows
 
 NEIGHBOURS = 100  # of each item, the most similar ones; a session's evidence is a sum over its items' neighbours
 PAIR_PRIOR = 5.0  # sessions that are added to both items' counts in a similarity, so that one session proves little
@@ -33,7 +30,7 @@ STRENGTHS = np.geomspace(0.2, 300.0, 25)  # prior strengths that are tried, in e
 class Neighbours:
     """A sparse matrix: the neighbours of item j are `items[offsets[j]:offsets[j + 1]]`, with their weights."""
 
-    offsets: NDArray[np.int64]  # (A + 1,)
+    offsets: Rows  # (A + 1,)
     items: IntArray
     weights: FloatArray
 

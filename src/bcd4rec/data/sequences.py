@@ -7,9 +7,8 @@ from typing import Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from bcd4rec.data.states import IntArray
+from bcd4rec.data.states import IntArray, Rows
 from bcd4rec.errors import InputError
 
 
@@ -18,7 +17,7 @@ class Sequences:
     """Ragged lists of item indices, in time order of the sessions: list j is `items[offsets[j]:offsets[j + 1]]`."""
 
     items: IntArray  # (total,)
-    offsets: NDArray[np.int64]  # (sessions + 1,)
+    offsets: Rows  # (sessions + 1,)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -30,7 +29,7 @@ class Sequences:
         return (self[row] for row in range(len(self)))
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Rows:
         return np.diff(self.offsets)
 
     @classmethod

@@ -13,9 +13,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bcd4rec.data.states import PAD, IntArray
+from bcd4rec.data.states import PAD, IntArray, Mask, Rows
 
-Index = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 SLICE = 1 << 15  # states that are held whole at once
 FIRST, SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93  # odd, so that multiplying by them loses nothing
@@ -44,7 +43,7 @@ class StateTable:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def add(self, count: int, rows: Callable[[Index], IntArray]) -> IntArray:
+    def add(self, count: int, rows: Callable[[Rows], IntArray]) -> IntArray:
         """(count,) ids of the states `rows(arange(count))`; new states get the next free ids.
 
         `rows` makes the states (n, L + S) of any n numbers below `count`: they are never all in memory at once.
@@ -72,11 +71,11 @@ class StateTable:
         found[order] = ids[np.cumsum(start) - 1]
         return found
 
-    def _find(self, first: Hashes, second: Hashes) -> tuple[Index, NDArray[np.bool_]]:
+    def _find(self, first: Hashes, second: Hashes) -> tuple[Rows, Mask]:
         """(n,) where each pair of hashes stands or would stand, and whether it is there."""
-        place: Index = np.searchsorted(self._first, first).astype(np.int64)
+        place: Rows = np.searchsorted(self._first, first).astype(np.int64)
 
-        def there(rows: Index) -> NDArray[np.bool_]:
+        def there(rows: Rows) -> Mask:
             at = np.minimum(place[rows], len(self) - 1)
             return np.asarray((place[rows] < len(self)) & (self._first[at] == first[rows]))
 
@@ -90,7 +89,7 @@ class StateTable:
         return place, known
 
 
-def _slices(numbers: Index) -> Iterator[Index]:
+def _slices(numbers: Rows) -> Iterator[Rows]:
     for begin in range(0, len(numbers), SLICE):
         yield numbers[begin : begin + SLICE]
 

@@ -6,8 +6,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
-FloatArray = NDArray[np.float32]
+# The arrays of this project, whatever their axes.
+IntArray = NDArray[np.int32]  # items
+FloatArray = NDArray[np.float32]  # scores, vectors
+Rows = NDArray[np.int64]  # numbers of rows, offsets, counts
+Doubles = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 PAD = -1  # stands for "no item" wherever an array of item indices is wider than its content
 HISTORY = 10  # L: how many positive items a state remembers

@@ -3,12 +3,9 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bcd4rec.data.states import PAD, IntArray
+from bcd4rec.data.states import PAD, Doubles, IntArray, Mask, Rows
 
-Index = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 CHUNK = 1_000_000  # impressions that are counted at once
 PRIOR = 20.0  # m: impressions by which a group's own counts are drawn towards those of all sessions
 STRANGE = 0.01  # share of what sessions were really shown that counts as strange
@@ -28,10 +25,10 @@ class Support:
     """
 
     groups: IntArray  # (A,) the group of each item
-    shown: Index  # (A,) n_i
-    pairs: Index  # sorted keys of the pairs (h, g) that were seen
-    counts: Index  # N of each of them
-    totals: Index  # (G + 1,) N(h); the last is for sessions that have liked nothing yet
+    shown: Rows  # (A,) n_i
+    pairs: Rows  # sorted keys of the pairs (h, g) that were seen
+    counts: Rows  # N of each of them
+    totals: Rows  # (G + 1,) N(h); the last is for sessions that have liked nothing yet
     least: int
     threshold: float = 0.0  # how likely an item must be
 
@@ -71,10 +68,10 @@ class Support:
         result: Doubles = mean * self.shown[items] / np.maximum(by_group[group], 1)
         return result
 
-    def outside(self, histories: IntArray, items: IntArray) -> NDArray[np.bool_]:
+    def outside(self, histories: IntArray, items: IntArray) -> Mask:
         """(B, K) which of the shown `items` (B, K) are outside; an empty place never is."""
         rare = self.shown[items] < self.least
-        outside: NDArray[np.bool_] = (rare | (self.likely(histories, items) < self.threshold)) & (items != PAD)
+        outside: Mask = (rare | (self.likely(histories, items) < self.threshold)) & (items != PAD)
         return outside
 
 
@@ -82,7 +79,7 @@ def _size(groups: IntArray) -> int:
     return int(groups.max(initial=0)) + 1
 
 
-def _keys(histories: IntArray, items: IntArray, groups: IntArray) -> Index:
+def _keys(histories: IntArray, items: IntArray, groups: IntArray) -> Rows:
     """(B, K, L + 1) a key for each pair of a liked group and the item's; −1 for pairs that are none.
 
     The last place stands for sessions that have liked nothing yet.
@@ -91,7 +88,7 @@ def _keys(histories: IntArray, items: IntArray, groups: IntArray) -> Index:
     liked = np.where(histories == PAD, -1, groups[histories]).astype(np.int64)  # (B, L)
     empty = np.where((histories == PAD).all(axis=1), size, -1)[:, None]
     first = np.concatenate([liked, empty], axis=1)[:, None, :]
-    keys: Index = np.where(first < 0, -1, first * size + groups[items].astype(np.int64)[:, :, None])
+    keys: Rows = np.where(first < 0, -1, first * size + groups[items].astype(np.int64)[:, :, None])
     return keys
 
 

@@ -9,13 +9,12 @@ from typing import Literal, Self
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.state_table import Index, StateTable
-from bcd4rec.data.states import PAD, IntArray
+from bcd4rec.data.state_table import StateTable
+from bcd4rec.data.states import PAD, IntArray, Mask, Rows
 
 HELD = 0.95  # share of the sessions whose whole history fits into states of automatic size
 MOST_POSITIVES, MOST_SKIPS = 50, 200  # automatic sizes end here: a table of states grows with them
@@ -64,7 +63,7 @@ def _enough(counts: pl.Series, most: int) -> int:
     return int(np.clip(np.quantile(counts.to_numpy(), HELD, method="inverted_cdf"), 1, most))
 
 
-def window(items: IntArray, end: Index, first: Index, width: int) -> IntArray:
+def window(items: IntArray, end: Rows, first: Rows, width: int) -> IntArray:
     """(n, width) the last `width` entries of `items[first:end]` for each pair, oldest first, padded on the right."""
     if width == 0 or len(items) == 0:
         return np.full((len(end), width), PAD, np.int32)
@@ -95,7 +94,7 @@ class Chunk:
         self.liked = np.append(0, np.cumsum(self.positive))  # (n + 1,) positive rows before each row
         self.skipped = np.append(0, np.cumsum(self.skip))  # (n + 1,) skipped rows before each row
 
-    def _find_next(self, organic: NDArray[np.bool_]) -> None:
+    def _find_next(self, organic: Mask) -> None:
         """`next_request` (requests,): the request in whose state a request ends, or the one behind its session's last.
 
         A slate ends where the next slate is asked for, after what nobody recommended in between; an organic event ends
@@ -120,7 +119,7 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     items = chunk.item[chunk.positive]
     ids = table.add(len(liked), lambda some: window(items, liked[some], first[owner[some]], table.length))
 
-    def state_before(rows: Index, sessions: Index) -> IntArray:
+    def state_before(rows: Rows, sessions: Rows) -> IntArray:
         found: IntArray = ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
         return found
 
@@ -142,7 +141,7 @@ def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntAr
     at, first = at[order], chunk.session_start[owner[order]]
     liked, skipped = chunk.item[chunk.positive], chunk.item[chunk.skip]
 
-    def rows(some: Index) -> IntArray:
+    def rows(some: Rows) -> IntArray:
         before, begin = at[some], first[some]
         positives = window(liked, chunk.liked[before], chunk.liked[begin], table.length)
         skips = window(skipped, chunk.skipped[before], chunk.skipped[begin], table.skips)
@@ -184,11 +183,11 @@ def chunk_transitions(
     return transitions
 
 
-def _chosen(request_start: Index, positive: NDArray[np.bool_], luck: np.random.Generator) -> Index:
+def _chosen(request_start: Rows, positive: Mask, luck: np.random.Generator) -> Rows:
     """One row per request: its first positive row or, where all were skipped, one drawn at random."""
     sizes = np.diff(np.append(request_start, len(positive)))
     drawn = request_start + (luck.random(len(sizes)) * sizes).astype(np.int64)
     hits = np.append(np.flatnonzero(positive), len(positive))
     first_hit = hits[np.searchsorted(hits, request_start)]
-    chosen: Index = np.where(first_hit < request_start + sizes, first_hit, drawn)
+    chosen: Rows = np.where(first_hit < request_start + sizes, first_hit, drawn)
     return chosen

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy.special import chdtrc
+
+from bcd4rec.data.states import Rows
 
 FEW_POSITIVES = 100  # below, nothing can be learned
 RARE, RARE_POSITIVES = 1 / 1000, 1000  # a rate below the first is too few as long as there are fewer than the second
@@ -44,8 +44,8 @@ class LogCounts:
     slates: int  # of several items
     slates_with_positive: int  # of those
     without_position: int  # impressions in such slates
-    shown_by_place: NDArray[np.int64]  # (places,) impressions in long slates
-    liked_by_place: NDArray[np.int64]  # (places,) positive ones of them
+    shown_by_place: Rows  # (places,) impressions in long slates
+    liked_by_place: Rows  # (places,) positive ones of them
     organic_skips: int
 
 

@@ -3,13 +3,11 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bcd4rec.data.states import Doubles, Mask, Rows
 from bcd4rec.evaluation.statistics import LEVEL, Interval, percentile, resampled_sums, wilson
 from bcd4rec.seeding import generator
 
-Doubles = NDArray[np.float64]
-Codes = NDArray[np.int64]
 BINS = 10
 RESAMPLES = 300  # an AUC has to be sorted out anew for each
 SMALLEST = 1e-12
@@ -62,7 +60,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(
-    probabilities: Doubles, responses: Codes, sessions: Codes, names: tuple[str, ...], base: Doubles, seed: int = 0
+    probabilities: Doubles, responses: Rows, sessions: Rows, names: tuple[str, ...], base: Doubles, seed: int = 0
 ) -> Calibration:
     """Judge `probabilities` (n, R) of what happened, beside the base rates (R,) of the sessions learned from."""
     row = np.unique(sessions, return_inverse=True)[1]  # (n,) dense numbers of the sessions
@@ -88,12 +86,12 @@ def _losses(happened: Doubles) -> Doubles:
     return np.asarray(-np.log(np.maximum(happened, SMALLEST)))
 
 
-def binary_losses(said: Doubles, got: NDArray[np.bool_]) -> Doubles:
+def binary_losses(said: Doubles, got: Mask) -> Doubles:
     """(n,) log-loss of one response against the rest."""
     return _losses(np.where(got, said, 1.0 - said))
 
 
-def _skill(losses: Doubles, base: Doubles, row: Codes, seed: int) -> Skill:
+def _skill(losses: Doubles, base: Doubles, row: Rows, seed: int) -> Skill:
     columns = np.stack([np.bincount(row, losses), np.bincount(row, base), np.bincount(row).astype(np.float64)])
     own, other, count = columns.sum(axis=1)
     drawn = resampled_sums(columns, generator(seed, "calibration"), RESAMPLES)
@@ -103,7 +101,7 @@ def _skill(losses: Doubles, base: Doubles, row: Codes, seed: int) -> Skill:
     return Skill(loss, float(other / count), better, None)
 
 
-def weighted_auc(order: Codes, got: NDArray[np.bool_], weights: Doubles) -> float:
+def weighted_auc(order: Rows, got: Mask, weights: Doubles) -> float:
     """In percent: the chance that an answer with the response was ranked above one without, ties counting half.
 
     `order` (n,) are dense ranks of the predicted probabilities; answers count as often as `weights` say.
@@ -115,7 +113,7 @@ def weighted_auc(order: Codes, got: NDArray[np.bool_], weights: Doubles) -> floa
     return float(100 * (with_it @ below) / total) if total else float("nan")
 
 
-def auc_interval(said: Doubles, got: NDArray[np.bool_], row: Codes, seed: int = 0) -> Interval | None:
+def auc_interval(said: Doubles, got: Mask, row: Rows, seed: int = 0) -> Interval | None:
     """AUC with an interval over sessions; None where there is nothing to tell apart."""
     if got.all() or not got.any():
         return None
@@ -129,7 +127,7 @@ def auc_interval(said: Doubles, got: NDArray[np.bool_], row: Codes, seed: int = 
     return percentile(weighted_auc(order, got, np.ones(len(got))), replicates, LEVEL)
 
 
-def reliability(said: Doubles, got: NDArray[np.bool_], bins: int = BINS) -> tuple[Bin, ...]:
+def reliability(said: Doubles, got: Mask, bins: int = BINS) -> tuple[Bin, ...]:
     """Answers in order of their predicted probability, cut into `bins` of equal size; limits are Wilson's."""
     parts = [part for part in np.array_split(np.argsort(said, kind="stable"), bins) if len(part)]
     found = []

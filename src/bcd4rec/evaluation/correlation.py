@@ -6,8 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import rankdata
 
+from bcd4rec.data.states import Doubles
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.statistics import LEVEL, RESAMPLES, Floats, Interval, percentile
+from bcd4rec.evaluation.statistics import LEVEL, RESAMPLES, Interval, percentile
 from bcd4rec.seeding import generator
 
 FEWEST = 3  # two runs lie on a line whatever they are
@@ -45,11 +46,11 @@ def correlate(online: Sequence[float], offline: Sequence[float], seed: int = 0) 
     return Correlation(_interval(pair, drawn), _interval(ranked, drawn_ranks), runs)
 
 
-def _interval(pair: Floats, drawn: Floats) -> Interval:
+def _interval(pair: Doubles, drawn: Doubles) -> Interval:
     return percentile(float(_pearson(pair)), _pearson(drawn), LEVEL)
 
 
-def _pearson(pairs: Floats) -> Floats:
+def _pearson(pairs: Doubles) -> Doubles:
     """(…,) the correlation of the two rows of `pairs` (2, …, runs), none of them constant."""
     apart = pairs - pairs.mean(axis=-1, keepdims=True)
     one, other = apart / np.linalg.norm(apart, axis=-1, keepdims=True)

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, IntArray, States
+from bcd4rec.data.states import PAD, Doubles, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.statistics import LEVEL, Floats, Interval, percentile, resampled_sums
+from bcd4rec.evaluation.statistics import LEVEL, Interval, percentile, resampled_sums
 from bcd4rec.policies.policy import Policy
 from bcd4rec.seeding import generator
 
 Unit = Literal["slate", "session", "next item"]
 Mask = NDArray[np.bool_]
 Index = NDArray[np.int64]
-Values = dict[str, Floats]  # by measure: (cases,), NaN where a case says nothing about it
+Values = dict[str, Doubles]  # by measure: (cases,), NaN where a case says nothing about it
 
 ALL, FIRST, LATER, KNOWN, NEW = "all", "first", "later", "known", "new"
 TIED = "tied"
@@ -60,7 +60,7 @@ class Cases:
     state: IntArray
     item: IntArray
     response: NDArray[np.uint8]
-    reward: Floats
+    reward: Doubles
     position: NDArray[np.int32] | None  # place in the slate; None where the log does not tell it
     parts: dict[str, Mask]  # (cases,) first and later slates, known and new items
 
@@ -180,7 +180,7 @@ def _last(history: IntArray, width: int | None) -> IntArray:
     return np.take_along_axis(history, first[:, None] + np.arange(width), axis=1)
 
 
-def row_scores(ranker: Ranker, cases: Cases) -> Floats:
+def row_scores(ranker: Ranker, cases: Cases) -> Doubles:
     """(n,) what a policy says of each shown item in the state in which it was shown.
 
     Items that the policy does not know get the mean of the others of their case, which favours nobody.
@@ -213,7 +213,7 @@ def _chunks(sizes: Index, n_items: int) -> Iterator[Index]:
         begin = end
 
 
-def _neutral(scores: Floats, unknown: Mask, of_row: Index, cases: int) -> Floats:
+def _neutral(scores: Doubles, unknown: Mask, of_row: Index, cases: int) -> Doubles:
     usable = ~unknown & np.isfinite(scores)
     count = np.bincount(of_row[usable], minlength=cases)
     mean = _totals(of_row[usable], scores[usable], cases) / np.maximum(count, 1)
@@ -223,7 +223,7 @@ def _neutral(scores: Floats, unknown: Mask, of_row: Index, cases: int) -> Floats
 class Ranking:
     """The rows of cases (n,) in groups of equal scores, the best group of each case first."""
 
-    def __init__(self, scores: Floats, offsets: Index):
+    def __init__(self, scores: Doubles, offsets: Index):
         self.offsets = offsets
         self.cases = len(offsets) - 1
         of_row = np.repeat(np.arange(self.cases), np.diff(offsets))
@@ -237,16 +237,16 @@ class Ranking:
         self.above = self._starts - offsets[self.case]  # rows of the same case in better groups
         self.best = np.flatnonzero(np.diff(self.case, prepend=-1))  # (cases,) the best group of each
 
-    def sums(self, values: Floats) -> Floats:
+    def sums(self, values: Doubles) -> Doubles:
         """(G,) of the rows of each group."""
-        total: Floats = np.add.reduceat(values[self._order], self._starts)
+        total: Doubles = np.add.reduceat(values[self._order], self._starts)
         return total
 
-    def by_case(self, values: Floats) -> Floats:
+    def by_case(self, values: Doubles) -> Doubles:
         """(cases,) sums over the groups of each case."""
         return _totals(self.case, values, self.cases)
 
-    def concordance(self, worth: Floats) -> Floats:
+    def concordance(self, worth: Doubles) -> Doubles:
         """(cases,) the share of pairs of different `worth` (n,) that are ranked by it, equal scores counting half.
 
         With two values it is the AUC. NaN where all rows of a case are worth the same.
@@ -262,7 +262,7 @@ class Ranking:
             pairs += self.by_case(upper) * total
         return _share(right, pairs)
 
-    def reciprocal_rank(self, liked: Mask) -> Floats:
+    def reciprocal_rank(self, liked: Mask) -> Doubles:
         """(cases,) the mean of 1 / place of the first liked row; NaN without one."""
         count = self.sums(liked.astype(np.float64))
         with_any = np.flatnonzero(count)
@@ -278,7 +278,7 @@ class Ranking:
         values[cases] = found
         return values
 
-    def ndcg(self, gains: Floats, places: int = PLACES) -> Floats:
+    def ndcg(self, gains: Doubles, places: int = PLACES) -> Doubles:
         """(cases,) the mean of Σ gain / log₂(place + 1) over the first places, as a share of the best order's."""
         discounts = 1.0 / np.log2(np.arange(places) + 2.0)
         reached = np.append(0.0, np.cumsum(discounts))
@@ -287,27 +287,27 @@ class Ranking:
         got = self.by_case(self.sums(gains) / self.size * weight)
         return _share(got, _ideal(gains, self.offsets, discounts))
 
-    def top_one(self, liked: Mask) -> Floats:
+    def top_one(self, liked: Mask) -> Doubles:
         """(cases,) the share of liked rows among those with the best score."""
-        share: Floats = (self.sums(liked.astype(np.float64)) / self.size)[self.best]
+        share: Doubles = (self.sums(liked.astype(np.float64)) / self.size)[self.best]
         return share
 
     @property
-    def tied(self) -> Floats:
+    def tied(self) -> Doubles:
         """(cases,) 100 where several rows share the best score, else 0."""
         return np.where(self.size[self.best] > 1, 100.0, 0.0)
 
 
-def _totals(of: Index, values: Floats, length: int) -> Floats:
+def _totals(of: Index, values: Doubles, length: int) -> Doubles:
     """(length,) sums of the values by the number that each belongs to."""
     return np.bincount(of, values, minlength=length).astype(np.float64)
 
 
-def _share(part: Floats, whole: Floats) -> Floats:
+def _share(part: Doubles, whole: Doubles) -> Doubles:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
 
 
-def _ideal(gains: Floats, offsets: Index, discounts: Floats) -> Floats:
+def _ideal(gains: Doubles, offsets: Index, discounts: Doubles) -> Doubles:
     """(cases,) the discounted gain of each case's best order."""
     of_row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     best = gains[np.lexsort((-gains, of_row))]
@@ -316,7 +316,7 @@ def _ideal(gains: Floats, offsets: Index, discounts: Floats) -> Floats:
     return _totals(of_row[inside], best[inside] * discounts[place[inside]], len(offsets) - 1)
 
 
-def ranking_values(scores: Floats, cases: Cases) -> Values:
+def ranking_values(scores: Doubles, cases: Cases) -> Values:
     """The measures of slates (or of sessions, where only the AUC makes sense) by the scores (n,) of their rows.
 
     By any positive response, by the target where it is one of several, and for the reward, whose negative values are
@@ -390,13 +390,13 @@ class Judgement:
         return HEADLINES[self.cases.unit][0]
 
     @cached_property
-    def _tables(self) -> dict[tuple[str, str], tuple[Floats, Floats]]:
+    def _tables(self) -> dict[tuple[str, str], tuple[Doubles, Doubles]]:
         """By part and measure: exact means (policies,) and those of resamples (policies, resamples)."""
         rows, session = np.unique(self.cases.session, return_inverse=True)
         first = next(iter(self.values.values()))
         wanted = [(ALL, name) for name in first]
         wanted += [(part, name) for part in self.cases.parts for name in HEADLINES[self.cases.unit]]
-        columns: list[Floats] = []
+        columns: list[Doubles] = []
         place: dict[bytes, int] = {}  # many measures count the same cases
         cells: dict[tuple[str, str], tuple[int, int]] = {}
         for part, name in wanted:

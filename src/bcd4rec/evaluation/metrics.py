@@ -2,9 +2,9 @@
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.states import Doubles
 from bcd4rec.errors import InputError
 
 RATE_NAMES = {"click": "ctr", "buy": "br"}
@@ -54,8 +54,8 @@ def per_session(log: pl.DataFrame, responses: Responses, gamma: float = 0.9) -> 
     sessions = requests["session_id"]
     starts = np.flatnonzero((sessions != sessions.shift()).fill_null(True).to_numpy())
 
-    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        sums: NDArray[np.float64] = np.add.reduceat(values, starts)  # always in the order of the steps
+    def total(values: Doubles) -> Doubles:
+        sums: Doubles = np.add.reduceat(values, starts)  # always in the order of the steps
         return sums
 
     table = pl.DataFrame(

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from bcd4rec.data.states import Doubles
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.statistics import CHUNK, LEVEL, RESAMPLES, Floats, Interval, Ratio, percentile, resampled_sums
+from bcd4rec.evaluation.statistics import CHUNK, LEVEL, RESAMPLES, Interval, Ratio, percentile, resampled_sums
 from bcd4rec.seeding import generator
 
 PERMUTATIONS = 10_000
@@ -77,14 +77,14 @@ def _pairs(tables: Mapping[str, pl.DataFrame], against: str | None) -> list[tupl
     return [(one, other) for one, other in every if against is None or against in (names[one], names[other])]
 
 
-def _resampled(columns: Floats, seed: int) -> Floats:
+def _resampled(columns: Doubles, seed: int) -> Doubles:
     """Bootstrap sums of (metrics, policies, 2, sessions) columns, the last axis becoming the resamples."""
     flat = columns.reshape(-1, columns.shape[-1])
     sums = resampled_sums(flat, generator(seed, "bootstrap", 0), RESAMPLES)  # the stream of `statistics.difference`
     return sums.reshape(*columns.shape[:-1], RESAMPLES)
 
 
-def permutation_p_values(columns: Floats, pairs: Sequence[tuple[int, int]], seed: int) -> Floats:
+def permutation_p_values(columns: Doubles, pairs: Sequence[tuple[int, int]], seed: int) -> Doubles:
     """(metrics, pairs) two-sided p-values of no difference, from (metrics, policies, 2, sessions) columns.
 
     Each session is swapped between the two policies or not, all 2ⁿ ways for few sessions, else at random; the
@@ -107,18 +107,18 @@ def permutation_p_values(columns: Floats, pairs: Sequence[tuple[int, int]], seed
     return extreme / count if exact else (extreme + 1) / (count + 1)  # what happened is one of the ways
 
 
-def _apart(first: Floats, second: Floats) -> Floats:
+def _apart(first: Doubles, second: Doubles) -> Doubles:
     """The difference of the ratios of (…, 2) sums; their scale does not matter here."""
-    apart: Floats = first[..., 0] / first[..., 1] - second[..., 0] / second[..., 1]
+    apart: Doubles = first[..., 0] / first[..., 1] - second[..., 0] / second[..., 1]
     return apart
 
 
-def _every_swap(sessions: int) -> Iterator[Floats]:
+def _every_swap(sessions: int) -> Iterator[Doubles]:
     ways = np.arange(2**sessions)[:, None]
     yield (ways >> np.arange(sessions) & 1).astype(np.float64)
 
 
-def _random_swaps(sessions: int, seed: int) -> Iterator[Floats]:
+def _random_swaps(sessions: int, seed: int) -> Iterator[Doubles]:
     rng = generator(seed, "permutations")
     rows = max(1, 8 * CHUNK // sessions)  # many at once, for the sake of the product's speed
     for start in range(0, PERMUTATIONS, rows):
@@ -127,7 +127,7 @@ def _random_swaps(sessions: int, seed: int) -> Iterator[Floats]:
         yield np.unpackbits(random, axis=1, count=sessions).astype(np.float64)
 
 
-def holm(p_values: NDArray[np.float64]) -> Floats:
+def holm(p_values: Doubles) -> Doubles:
     """Holm's correction: the smallest of m p-values counts m-fold, the next (m − 1)-fold, and none below another."""
     order = np.argsort(p_values, kind="stable")
     steps = p_values[order] * np.arange(len(order), 0, -1)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.states import PAD, IntArray
+from bcd4rec.data.states import PAD, IntArray, Rows
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import Interval, Ratio, interval
 from bcd4rec.policies.policy import Policy
@@ -62,13 +61,13 @@ def still_to_come(dataset: Dataset, split: str) -> pl.DataFrame:
     return sessions.filter(pl.col("liked").list.any())
 
 
-def _hits(policy: Policy, dataset: Dataset, part: pl.DataFrame, x: int) -> NDArray[np.int64]:
+def _hits(policy: Policy, dataset: Dataset, part: pl.DataFrame, x: int) -> Rows:
     """(B,) how many liked items of each session stand among the first x."""
     candidates, liked = _padded(part["items"]), _padded(part["liked"].cast(pl.List(pl.Int32)))
     states = dataset.states[part["state"].to_numpy()]
     places = top(policy.scores(states, candidates), x)  # a lower place is a lower item index: the tie rule
     found = np.take_along_axis(liked, np.maximum(places, 0), axis=1) == 1
-    hits: NDArray[np.int64] = (found & (places != PAD)).sum(axis=1)
+    hits: Rows = (found & (places != PAD)).sum(axis=1)
     return hits
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from bcd4rec.data.states import Doubles
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import coverage, gap_closed, in_first
 from bcd4rec.seeding import generator
@@ -19,8 +19,6 @@ RESAMPLES = 2000
 LEVEL = 0.95
 CHUNK = 1 << 19  # draws held in memory at once: 4 MiB of indices and as much of values
 Z = 1.959963984540054  # the normal distribution has 95 % of its mass within ± Z
-
-Floats = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
@@ -41,7 +39,7 @@ class Ratio(NamedTuple):
     denominator: str | None = None
     scale: float = 1.0
 
-    def columns(self, sessions: pl.DataFrame) -> Floats:
+    def columns(self, sessions: pl.DataFrame) -> Doubles:
         """(2, sessions) numerator and denominator of each session, ordered by `session_id`."""
         if sessions.is_empty():
             raise InputError("There are no sessions to measure; expected at least one.")
@@ -49,9 +47,9 @@ class Ratio(NamedTuple):
         bottom = np.ones(len(table)) if self.denominator is None else table[self.denominator].to_numpy()
         return np.stack([table[self.numerator].to_numpy(), bottom]).astype(np.float64)
 
-    def of(self, sums: Floats) -> Floats:
+    def of(self, sums: Doubles) -> Doubles:
         """The ratio of (2, …) sums."""
-        ratio: Floats = self.scale * sums[0] / sums[1]
+        ratio: Doubles = self.scale * sums[0] / sums[1]
         return ratio
 
     def value(self, sessions: pl.DataFrame) -> float:
@@ -64,11 +62,11 @@ DISCOUNTED_RETURN = Ratio("discounted_return")
 OUTSIDE = Ratio("outside", "shown", 100.0)
 
 
-def resampled_sums(columns: Floats, rng: np.random.Generator, resamples: int = RESAMPLES) -> Floats:
+def resampled_sums(columns: Doubles, rng: np.random.Generator, resamples: int = RESAMPLES) -> Doubles:
     """(C, resamples) sums of (C, n) columns over n draws with replacement; all columns share the draws."""
     count = columns.shape[1]
     rows = max(1, CHUNK // count)
-    sums: Floats = count * np.repeat(columns[:, :1], resamples, axis=1)  # right already where a column is constant
+    sums: Doubles = count * np.repeat(columns[:, :1], resamples, axis=1)  # right already where a column is constant
     varying = [(column, total) for column, total in zip(columns, sums, strict=True) if np.ptp(column) > 0]
     for start in range(0, resamples, rows):
         drawn = rng.integers(count, size=(min(rows, resamples - start), count))
@@ -77,7 +75,7 @@ def resampled_sums(columns: Floats, rng: np.random.Generator, resamples: int = R
     return sums
 
 
-def percentile(value: float, replicates: Floats, level: float) -> Interval:
+def percentile(value: float, replicates: Doubles, level: float) -> Interval:
     """The percentile interval, widened to the value where rounding or a skewed resample leaves it just outside."""
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, min(float(low), value), max(float(high), value))
@@ -98,7 +96,7 @@ def _streams(tables: Sequence[pl.DataFrame], paired: bool | None) -> list[int]:
 
 def _replicates(
     tables: Sequence[pl.DataFrame], ratio: Ratio, seed: int, resamples: int, paired: bool | None
-) -> list[Floats]:
+) -> list[Doubles]:
     streams = _streams(tables, paired)
     return [
         ratio.of(resampled_sums(ratio.columns(table), generator(seed, "bootstrap", stream), resamples))
@@ -169,7 +167,7 @@ def coverage_interval(log: pl.DataFrame, n_items: int, x: int = 3) -> Interval:
     return Interval(value, max(0.0, value - half), min(100.0, value + half))
 
 
-def wilson(successes: Floats, trials: Floats) -> tuple[Floats, Floats]:
+def wilson(successes: Doubles, trials: Doubles) -> tuple[Doubles, Doubles]:
     """95 % limits, in percent, of a share of independent trials (Wilson's score interval)."""
     centre = (successes + Z**2 / 2) / (trials + Z**2)
     half = Z / (trials + Z**2) * np.sqrt(successes * (trials - successes) / trials + Z**2 / 4)

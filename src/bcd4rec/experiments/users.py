@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 
 from bcd4rec.artifacts import write_json
@@ -15,7 +14,7 @@ from bcd4rec.data.cooccurrence import RANK
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import PAD, FloatArray
+from bcd4rec.data.states import PAD, Doubles, FloatArray, Mask, Rows
 from bcd4rec.data.support import Support, item_groups
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.calibration import Calibration, calibration
@@ -33,7 +32,6 @@ from bcd4rec.seeding import generator, stream_seed
 
 HELD_OUT = "held-out"  # the sessions of the period that no part of the training has seen
 FITTED, SELECTING, JUDGING = range(3)
-Mask = NDArray[np.bool_]
 
 
 class UserConfig(ResponseTraining):
@@ -114,7 +112,7 @@ def _support(dataset: Dataset, config: UserConfig, fitted: Answers, others: Answ
 
 
 def _judge(
-    user: LearnedUser, judged: dict[str, Answers], rates: NDArray[np.float64], seed: int, tick: Tick
+    user: LearnedUser, judged: dict[str, Answers], rates: Doubles, seed: int, tick: Tick
 ) -> tuple[dict[str, Calibration], dict[str, float]]:
     """How well each set of sessions is foretold, and how much of it lies outside of the support, in percent."""
     found, outside = {}, {}
@@ -144,7 +142,7 @@ def _period(dataset: Dataset, config: UserConfig) -> Transitions:
     return dataset.transitions(config.period)
 
 
-def _parts(rows: Transitions, share: float, seed: int) -> NDArray[np.int64]:
+def _parts(rows: Transitions, share: float, seed: int) -> Rows:
     """(n,) which transitions are learned from, choose the best pass, and judge; whole sessions."""
     sessions, inverse = np.unique(rows.session, return_inverse=True)
     count = round(share * len(sessions))
@@ -231,7 +229,7 @@ def _about(dataset: Dataset, config: UserConfig, seed: int, played: str) -> dict
     }
 
 
-def _training(user: LearnedUser, fitted: Answers, part: NDArray[np.int64], epochs: list[Epoch]) -> dict[str, Any]:
+def _training(user: LearnedUser, fitted: Answers, part: Rows, epochs: list[Epoch]) -> dict[str, Any]:
     best = max(epoch.number for epoch in epochs if epoch.best)
     return {
         "impressions": len(fitted.items),

@@ -14,18 +14,9 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.knowledge import Knowledge, refuse_other_lists
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows, States
 from bcd4rec.models import evidence_kernels as kernels
-from bcd4rec.models.evidence_kernels import (
-    CATEGORY_SHARES,
-    COLUMNS,
-    OWN,
-    TASTE_LIKED,
-    TASTE_SKIPPED,
-    Boards,
-    Items,
-    Offsets,
-)
+from bcd4rec.models.evidence_kernels import CATEGORY_SHARES, COLUMNS, OWN, TASTE_LIKED, TASTE_SKIPPED, Boards, Items
 from bcd4rec.models.knn_kernels import Votes
 from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, refuse_other_items
 
@@ -63,7 +54,7 @@ class Lists(NamedTuple):
 
     best: IntArray  # (C,) ascending
     tastes: FloatArray  # (D, C) theirs
-    category_offsets: Offsets
+    category_offsets: Rows
     category_order: IntArray  # the best items of category c stand from offsets[c] to offsets[c + 1], best first
 
 

@@ -8,12 +8,9 @@ code notices changes file by file.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import FloatArray, IntArray, Mask, Rows
 from bcd4rec.models.knn_kernels import Votes, kernel
-
-Offsets = NDArray[np.int64]
 
 # The columns of a row of evidence. Those of the item alone, in the order of `Items.own`, come first.
 POSITIVE, TARGET, POPULARITY, SHOWN, HEIGHT = range(5)
@@ -36,12 +33,12 @@ class Items(NamedTuple):
 
     own: FloatArray  # (A, OWN)
     categories: IntArray  # (A,)
-    category_offsets: Offsets  # (C + 1,) the items of category c are category_items[offsets[c]:offsets[c + 1]]
+    category_offsets: Rows  # (C + 1,) the items of category c are category_items[offsets[c]:offsets[c + 1]]
     category_items: IntArray
-    similar_offsets: Offsets
+    similar_offsets: Rows
     similar_items: IntArray
     similar_weights: FloatArray
-    follower_offsets: Offsets
+    follower_offsets: Rows
     follower_items: IntArray
     follower_weights: FloatArray
     tastes: FloatArray  # (A, D)
@@ -57,7 +54,7 @@ class Boards(NamedTuple):
     liked: FloatArray
     skipped: FloatArray
     votes: FloatArray
-    touched: NDArray[np.bool_]  # (A,)
+    touched: Mask  # (A,)
     items: IntArray  # (A,) the touched items
     category_likes: FloatArray  # (C,)
     category_skips: FloatArray
@@ -308,7 +305,7 @@ def pool_of(
     skips: IntArray,
     votes: Votes,
     more: IntArray,
-    category_offsets: Offsets,
+    category_offsets: Rows,
     category_order: IntArray,
     items: Items,
     boards: Boards,

@@ -8,12 +8,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import Doubles, FloatArray, IntArray, Rows
 
-Doubles = NDArray[np.float64]
-Offsets = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -28,10 +25,10 @@ def kernel(function: Function) -> Function:
 class Index(NamedTuple):
     """Training sessions by session and by item, each item once per session, at its last position (from 1)."""
 
-    session_offsets: Offsets  # (S + 1,)
+    session_offsets: Rows  # (S + 1,)
     session_items: IntArray
     session_positions: IntArray
-    item_offsets: Offsets  # (A + 1,)
+    item_offsets: Rows  # (A + 1,)
     item_sessions: IntArray  # of each item, newest session first
     item_positions: IntArray
 
@@ -47,7 +44,7 @@ class Weights(NamedTuple):
 
 class Queries(NamedTuple):
     items: IntArray
-    offsets: Offsets  # (B + 1,)
+    offsets: Rows  # (B + 1,)
     weights: Doubles  # one for each of `items`
     step: Doubles  # multiplies a neighbour's vote, by how many steps ago the newest shared item was seen, from 1
     cosine: bool  # similarity divided by the length of the weights, else by the number of distinct items
@@ -56,13 +53,13 @@ class Queries(NamedTuple):
 class Votes(NamedTuple):
     """The items that got any score from query j, and the scores, stand from offsets[j] to offsets[j + 1]."""
 
-    offsets: Offsets  # (B + 1,)
+    offsets: Rows  # (B + 1,)
     items: IntArray
     scores: FloatArray
 
 
 @kernel
-def build_index(items: IntArray, offsets: Offsets, n_items: int) -> Index:
+def build_index(items: IntArray, offsets: Rows, n_items: int) -> Index:
     sessions = len(offsets) - 1
     seen = np.full(n_items, -1, np.int32)
     keep = np.zeros(len(items), np.bool_)

@@ -7,19 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from bcd4rec.artifacts import MANIFEST, library_versions, read_json, write_json
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import IntArray
+from bcd4rec.data.states import IntArray, Rows
 from bcd4rec.data.support import Support
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.response import ResponseModel, ResponseShape
 
-Rows = NDArray[np.int64]
 FORMAT = 2
 KIND = "user"
 COUNTED = ("groups", "shown", "pairs", "counts", "totals")  # the arrays of a support

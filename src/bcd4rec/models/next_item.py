@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import FloatArray, IntArray, Rows
 from bcd4rec.models.encoder import ENCODERS
 
 
@@ -19,7 +18,7 @@ class Examples:
 
     sessions: IntArray  # (n, L)
     items: IntArray  # (total,)
-    offsets: NDArray[np.int64]  # (n + 1,)
+    offsets: Rows  # (n + 1,)
 
     @classmethod
     def group(cls, sessions: IntArray, rows: IntArray, items: IntArray) -> "Examples":
@@ -32,7 +31,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.sessions)
 
-    def take(self, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+    def take(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Sessions (U, L), the following items (P,), and the session that each of them follows (P,)."""
         sizes = self.offsets[rows + 1] - self.offsets[rows]
         owner = np.repeat(np.arange(len(rows)), sizes)

@@ -6,7 +6,6 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sparse
 import torch
-from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
 from bcd4rec.data.sequences import Sequences
@@ -131,7 +130,7 @@ def svd(sequences: Sequences, n_items: int, width: int, rng: np.random.Generator
 
 def standardise(embeddings: FloatArray, scale: float) -> FloatArray:
     """Centred, and scaled so that the mean square of an entry is `scale`²."""
-    centred: NDArray[np.float32] = embeddings - embeddings.mean(axis=0)
+    centred: FloatArray = embeddings - embeddings.mean(axis=0)
     return (centred * (scale / max(float(np.sqrt(np.mean(centred**2))), 1e-12))).astype(np.float32)
 
 

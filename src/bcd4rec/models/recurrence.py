@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bcd4rec.data.states import Rows
+
 Floats = NDArray[np.floating[Any]]
-Rows = NDArray[np.int64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 KINDS = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")  # torch's names of a layer's parameters
 ONE, TWO = np.float32(1), np.float32(2)  # Python's numbers would turn everything to doubles

@@ -23,15 +23,13 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from bcd4rec.data.dataset import Dataset, Transitions
-from bcd4rec.data.knowledge import Counted, Knowledge, Mask, folds, refuse_other_shape
+from bcd4rec.data.knowledge import Counted, Knowledge, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.seeding import generator
 
-Doubles = NDArray[np.float64]
-Rows = NDArray[np.int64]
 Notify = Callable[[str, float], None]  # what is being done, and which share of it is done
 
 FOLDS = 4

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Rows
 from bcd4rec.models.response import ResponseModel, ResponseShape, answer_probabilities
 
-Rows = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 EVALUATED = 2048  # histories that are judged at once
 SCALING_PENALTY = 1e-4
 MOST = 16  # shown items that share a row; a history with more of them, such as the empty one, has several rows
@@ -43,7 +41,7 @@ class Answers:
 
     histories: IntArray  # (n, L)
     items: IntArray  # (total,)
-    responses: NDArray[np.int64]  # (total,)
+    responses: Rows  # (total,)
     sessions: Rows  # (total,) whose answer it was
     offsets: Rows  # (n + 1,)
 

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from bcd4rec.config import Config
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.models import knn_kernels as kernels
-from bcd4rec.models.knn_kernels import Doubles, Index, Queries, Room, Votes, Weights
+from bcd4rec.models.knn_kernels import Index, Queries, Room, Votes, Weights
 
 
 class Weighting(Config):

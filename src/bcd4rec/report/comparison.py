@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from bcd4rec.data.states import Rows
 from bcd4rec.evaluation.summary import COVERED, Curves, Evaluation
 from bcd4rec.evaluation.wording import number
 from bcd4rec.report import plots
@@ -114,7 +114,7 @@ def _step_figure(rate: str, curves: Mapping[str, Curves]) -> Section:
     return Section(f"{rate} by step of the session", prose, figure)
 
 
-def _ranks(count: int) -> NDArray[np.int64]:
+def _ranks(count: int) -> Rows:
     """At most `POINTS` ranks of 1…count, evenly spread on a logarithmic axis, first and last included."""
     spread = np.unique(np.geomspace(1, count, POINTS).round().astype(np.int64))
     return spread if count > POINTS else np.arange(1, count + 1)

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
+from bcd4rec.data.states import Doubles
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.report.methods import COLOURS, Style, friendly, styles
 from bcd4rec.report.svg import INK, draw
@@ -21,10 +21,10 @@ LONGEST = 18  # letters of a method's name before it is cut; tables have the who
 class Series(NamedTuple):
     """A line, and the band around it if it has one."""
 
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    low: NDArray[np.float64] | None = None
-    high: NDArray[np.float64] | None = None
+    x: Doubles
+    y: Doubles
+    low: Doubles | None = None
+    high: Doubles | None = None
 
 
 def _short(method: str) -> str:

@@ -8,10 +8,10 @@ do better, so between it and the oracle lies what sessions do not tell.
 import numpy as np
 from numpy.typing import NDArray
 
-from bcd4rec.data.states import FloatArray, IntArray
+from bcd4rec.data.states import Doubles, FloatArray, IntArray, Mask
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import Outcome
-from bcd4rec.sim.interest_evolution import PRESETS, Doubles, InterestEvolution, InterestEvolutionConfig, Mask
+from bcd4rec.sim.interest_evolution import PRESETS, InterestEvolution, InterestEvolutionConfig
 
 AT_ONCE = 32  # users whose guesses are weighed at once, to bound memory
 JITTER = 0.03  # standard deviation of what is added to guesses that are drawn again, so that no two stay the same

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bcd4rec.config import Config
 from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.states import PAD, FloatArray, IntArray, Mask
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.policies.policy import Policy
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     """How B users answered a slate of K items."""
 
     responses: NDArray[np.int8]  # (B, K) response codes as in `Responses.names`
-    ended: NDArray[np.bool_]  # (B,) sessions that this step was the last of
+    ended: Mask  # (B,) sessions that this step was the last of
 
 
 class Environment(Protocol):
@@ -156,7 +156,7 @@ def describe(env: str, config: Config, presets: Mapping[str, Config], items: int
 class Supported(Protocol):
     """An environment that was learned, and knows which questions it cannot answer."""
 
-    def outside(self, slates: IntArray) -> NDArray[np.bool_]:
+    def outside(self, slates: IntArray) -> Mask:
         """(B, K) which of the items (B, K), if shown now, lie outside of what it was learned from."""
         ...
 

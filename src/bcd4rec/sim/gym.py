@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from bcd4rec.data.states import HISTORY, PAD, IntArray, append
+from bcd4rec.data.states import HISTORY, PAD, Doubles, IntArray, Mask, Rows, append
 from bcd4rec.sim import shop_config
 from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, openings
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
@@ -36,13 +36,11 @@ ENV_ID = "bcd4rec/InterestEvolution-v0"
 SHOP_ID = "bcd4rec/Shop-v0"
 LEARNED_ID = "bcd4rec/Learned-v0"
 
-Slates = NDArray[np.int64]
-
 
 class _Step(NamedTuple):
     observations: IntArray  # (B, L)
-    rewards: NDArray[np.float64]  # (B,)
-    ended: NDArray[np.bool_]  # (B,)
+    rewards: Doubles  # (B,)
+    ended: Mask  # (B,)
     responses: NDArray[np.int8]  # (B, K)
 
 
@@ -70,7 +68,7 @@ class _Sessions:
         self._clicks[:, : before.shape[1]] = before
         return self._clicks.copy()
 
-    def step(self, slates: Slates) -> _Step:
+    def step(self, slates: Rows) -> _Step:
         shown = np.asarray(slates).astype(np.int32)
         outcome = self.environment.step(shown)
         liked = np.isin(outcome.responses, self._positive)
@@ -81,7 +79,7 @@ class _Sessions:
         return _Step(self._clicks.copy(), rewards, outcome.ended, outcome.responses)
 
 
-class _OneUser(gymnasium.Env[IntArray, Slates]):
+class _OneUser(gymnasium.Env[IntArray, Rows]):
     """One user after another."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
@@ -98,7 +96,7 @@ class _OneUser(gymnasium.Env[IntArray, Slates]):
         super().reset(seed=seed)
         return self._sessions.reset(self.np_random)[0], {}
 
-    def step(self, action: Slates) -> tuple[IntArray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Rows) -> tuple[IntArray, float, bool, bool, dict[str, Any]]:
         step = self._sessions.step(np.asarray(action)[None])
         return (
             step.observations[0],
@@ -134,7 +132,7 @@ def _interest_evolution(name: str) -> InterestEvolution:
     return InterestEvolution(preset(name))
 
 
-class InterestEvolutionVectorEnv(VectorEnv[IntArray, Slates, NDArray[Any]]):
+class InterestEvolutionVectorEnv(VectorEnv[IntArray, Rows, NDArray[Any]]):
     """`num_envs` users at once. All sessions are equally long, so all begin anew in the step after their last."""
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -159,7 +157,7 @@ class InterestEvolutionVectorEnv(VectorEnv[IntArray, Slates, NDArray[Any]]):
         self._ended = False
         return self._sessions.reset(self.np_random), {}
 
-    def step(self, actions: Slates) -> tuple[IntArray, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def step(self, actions: Rows) -> tuple[IntArray, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         never = np.zeros(self.num_envs, np.bool_)
         if self._ended:  # gymnasium's next-step autoreset: this step's actions are not looked at
             observations, info = self.reset()

@@ -17,13 +17,10 @@ from pydantic import Field, model_validator
 from bcd4rec.config import Config
 from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import RECSIM, Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import Outcome, Unavailable, check_slates, describe
-
-Doubles = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 class InterestEvolutionConfig(Config):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from bcd4rec.config import OPTIONS, Config, parse_pairs
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States, append
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States, append
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.models.learned_user import LearnedUser
@@ -23,8 +23,6 @@ from bcd4rec.policies.ranking import Slates
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, Outcome, Unavailable, check_slates
 
-Doubles = NDArray[np.float64]
-Rows = NDArray[np.intp]
 AT_ONCE = 64  # users whose whole catalogue is scored together
 
 
@@ -175,7 +173,7 @@ class Learned:
         self._changed = np.empty(0, np.intp)
         return self._oracle.copy()
 
-    def outside(self, slates: IntArray) -> NDArray[np.bool_]:
+    def outside(self, slates: IntArray) -> Mask:
         """(B, K) recommendations that the model has too little to say about, see `data.support`."""
         return self.user.support.outside(self._liked, slates)
 
@@ -196,14 +194,14 @@ class Learned:
         logits = model.logits(histories, self._states[chosen], self._vectors, torch.from_numpy(items.astype(np.int64)))
         return model.scaled(logits).exp().double().numpy()
 
-    def _fresh(self, slates: IntArray) -> NDArray[np.bool_]:
+    def _fresh(self, slates: IntArray) -> Mask:
         """(B, K) items that are available, and for the first time in their slate."""
         earlier = np.tri(slates.shape[1], k=-1, dtype=np.bool_)
         repeated = ((slates[:, :, None] == slates[:, None, :]) & earlier).any(axis=2)
-        fresh: NDArray[np.bool_] = ~repeated & ~self._gone[self._users, slates]
+        fresh: Mask = ~repeated & ~self._gone[self._users, slates]
         return fresh
 
-    def _remember(self, slates: IntArray, responses: NDArray[np.int8], shown: NDArray[np.bool_]) -> None:
+    def _remember(self, slates: IntArray, responses: NDArray[np.int8], shown: Mask) -> None:
         liked = np.isin(responses, self._positive) & shown
         for place in range(slates.shape[1]):
             rows = np.flatnonzero(liked[:, place]).astype(np.int32)

@@ -18,12 +18,11 @@ A session opens with an item that the user has found by search and clicked: `ope
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 
 from bcd4rec.data.origin import Origin
 from bcd4rec.data.responses import DIGINETICA, Responses
-from bcd4rec.data.states import PAD, FloatArray, IntArray
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 from bcd4rec.sim.environment import (
@@ -36,10 +35,9 @@ from bcd4rec.sim.environment import (
     describe,
 )
 from bcd4rec.sim.shop_behaviour import ShopBehaviour
-from bcd4rec.sim.shop_catalogue import TASTES, Catalogue, Doubles, make_catalogue
+from bcd4rec.sim.shop_catalogue import TASTES, Catalogue, make_catalogue
 from bcd4rec.sim.shop_config import PRESETS, ShopConfig, preset
 
-Mask = NDArray[np.bool_]
 SKIP, CLICK, BUY = (DIGINETICA.code(name) for name in ("skip", "click", "buy"))
 
 

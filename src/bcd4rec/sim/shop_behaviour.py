@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_array
 
 from bcd4rec.config import Config
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import Slates
-from bcd4rec.sim.shop_catalogue import Catalogue, Doubles
+from bcd4rec.sim.shop_catalogue import Catalogue
 
 
 class BehaviourConfig(Config):

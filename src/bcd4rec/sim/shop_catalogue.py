@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from bcd4rec.data.states import IntArray
+from bcd4rec.data.states import Doubles, IntArray, Rows
 from bcd4rec.seeding import generator
 from bcd4rec.sim.shop_config import CatalogueConfig
 
-Doubles = NDArray[np.float64]
 TASTES = 2  # axes of taste: price and style
 
 
@@ -24,10 +22,10 @@ class Catalogue:
     places: Doubles  # (A, 2) position in the space of tastes, standard normal; the first axis is the price
     related: IntArray  # (C,) the category that a category's visitors also look at
     by_category: IntArray  # (A,) items sorted by category
-    offsets: NDArray[np.int64]  # (C + 1,) category c is by_category[offsets[c]:offsets[c + 1]]
+    offsets: Rows  # (C + 1,) category c is by_category[offsets[c]:offsets[c + 1]]
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Rows:
         return np.diff(self.offsets)
 
     @property
@@ -58,11 +56,11 @@ def make_catalogue(config: CatalogueConfig) -> Catalogue:
     )
 
 
-def category_sizes(config: CatalogueConfig) -> NDArray[np.int64]:
+def category_sizes(config: CatalogueConfig) -> Rows:
     """(C,) the quantiles of a log-normal law, scaled and rounded so that they are at least 1 and sum to A."""
     middles = (np.arange(config.categories) + 0.5) / config.categories
     law = np.exp(config.category_size_sigma * ndtri(middles))
     spare = config.items - config.categories
     edges = np.round(np.cumsum(law) / law.sum() * spare).astype(np.int64)
-    sizes: NDArray[np.int64] = 1 + np.diff(edges, prepend=0)
+    sizes: Rows = 1 + np.diff(edges, prepend=0)
     return sizes
