@@ -51,7 +51,7 @@ class Load:
 
     async def _ask(self, number: int) -> None:
         connection = Connection(*await asyncio.open_connection(*self._where))
-        luck, asked = random.Random(number), 0  # noqa: S311
+        rng, asked = random.Random(number), 0  # noqa: S311
         liked: list[int] = []
         while time.perf_counter() < self._end:
             if asked % SESSION == 0:
@@ -72,7 +72,7 @@ class Load:
             self.asked += 1
             if self._kind == "recommend" and status == 200:
                 found = json.loads(answer)
-                chosen = found["items"][luck.randrange(SLATE)]["item"]
+                chosen = found["items"][rng.randrange(SLATE)]["item"]
                 liked.append(chosen)
                 self._pending.append((found["request_id"], chosen))
 

@@ -75,8 +75,8 @@ def test_propensities_are_the_probabilities_of_what_is_shown(served: Served, exp
     scores = served.policy.scores(states, np.array([pool[:4]], np.int32))[0].tolist()
     seen: Counter[tuple[int, ...]] = Counter()
     for number in range(draws):
-        luck = generator(0, "explore", f"request {number}")
-        slate = recommender.slate(states, 2, gone, pool, exploration, luck)
+        rng = generator(0, "explore", f"request {number}")
+        slate = recommender.slate(states, 2, gone, pool, exploration, rng)
         places = tuple(pool.index(item) for item in slate.items)
         expected = exact(scores, places, exploration)
         assert float(np.prod(slate.propensities.astype(np.float64))) == pytest.approx(expected, rel=1e-4)
@@ -468,11 +468,11 @@ def test_intervals_over_sessions_by_hand() -> None:
 
 def test_intervals_over_sessions_hold_what_they_promise() -> None:
     """People differ: each session has its own rate, and its own length. Items alone would make everything too sure."""
-    luck, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
+    rng, truth, runs, sessions = np.random.default_rng(3), 0.2, 600, 40
     inside = too_sure = 0
     for _ in range(runs):
-        shown = 3 * luck.geometric(0.2, sessions)
-        answered = luck.binomial(shown, luck.beta(1, 4, sessions))
+        shown = 3 * rng.geometric(0.2, sessions)
+        answered = rng.binomial(shown, rng.beta(1, 4, sessions))
         share = answered.sum() / shown.sum()
         over_sessions = clustered(share, sessions, shown.sum(), float(((answered - share * shown) ** 2).sum()))
         over_items = wilson(share, shown.sum())

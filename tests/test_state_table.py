@@ -15,8 +15,8 @@ LENGTH, SKIPS = 3, 2
 
 def batches() -> list[IntArray]:
     """States of a few items, so that many come again within a batch and in later ones; one batch is empty."""
-    luck = np.random.default_rng(5)
-    drawn = [luck.integers(PAD, 2, (count, LENGTH + SKIPS)).astype(np.int32) for count in (17, 0, 1, 230, 41)]
+    rng = np.random.default_rng(5)
+    drawn = [rng.integers(PAD, 2, (count, LENGTH + SKIPS)).astype(np.int32) for count in (17, 0, 1, 230, 41)]
     return [*drawn, drawn[0]]
 
 

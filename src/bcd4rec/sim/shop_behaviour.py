@@ -68,7 +68,7 @@ class ShopBehaviour:
         weights += self._prior(states)[:, None] * self._popularity + self.config.explore / self.n_items
         return np.asarray(np.log(weights), np.float32)
 
-    def slates(self, states: States, gone: IntArray, k: int, luck: np.random.Generator) -> Slates:
+    def slates(self, states: States, gone: IntArray, k: int, rng: np.random.Generator) -> Slates:
         """Slates of `k` items that are not among `gone` (B, E), which holds no item twice."""
         if gone.shape[1] + k > self.n_items:
             raise InputError(f"Of {self.n_items} items {gone.shape[1]} were shown; {k} more cannot be drawn.")
@@ -77,7 +77,7 @@ class ShopBehaviour:
         taken = np.concatenate([gone, items], axis=1)
         mass = self._weights(states, gone).sum(axis=1)  # (B,) what cannot be drawn any more
         for place in range(k):
-            drawn = self._draw(states, taken, luck)
+            drawn = self._draw(states, taken, rng)
             weight = self._weights(states, drawn[:, None])[:, 0]
             items[:, place] = taken[:, gone.shape[1] + place] = drawn
             propensities[:, place] = weight / (1.0 - mass)
@@ -98,20 +98,20 @@ class ShopBehaviour:
         prior = self._prior(states)[:, None] * self._popularity[items] + self.config.explore / self.n_items
         return np.where(items == PAD, 0.0, prior + self.config.covisit * follow)
 
-    def _draw(self, states: States, taken: IntArray, luck: np.random.Generator) -> IntArray:
+    def _draw(self, states: States, taken: IntArray, rng: np.random.Generator) -> IntArray:
         """(B,) one item for each state, drawn by w until it is none of `taken` (B, E)."""
         drawn = np.full(len(states), PAD, np.int32)
         missing = np.arange(len(states))
         while len(missing):
-            tried = self._draw_any(states[missing], luck)
+            tried = self._draw_any(states[missing], rng)
             fresh = ~(taken[missing] == tried[:, None]).any(axis=1)
             drawn[missing[fresh]] = tried[fresh]
             missing = missing[~fresh]
         return drawn
 
-    def _draw_any(self, states: States, luck: np.random.Generator) -> IntArray:
+    def _draw_any(self, states: States, rng: np.random.Generator) -> IntArray:
         """(B,) one item for each state, drawn by w."""
-        part, place, item = luck.random((3, len(states)))
+        part, place, item = rng.random((3, len(states)))
         uniform = (item * self.n_items).astype(np.int32)
         popular = _find(self._popularity_edges, item)
         last = np.maximum((place * states.lengths).astype(np.int64), 0)
@@ -122,8 +122,8 @@ class ShopBehaviour:
         return drawn.astype(np.int32)
 
 
-def _find(edges: Doubles, luck: Doubles) -> NDArray[np.intp]:
-    return np.minimum(np.searchsorted(edges, luck, "right"), len(edges) - 1)
+def _find(edges: Doubles, rng: Doubles) -> NDArray[np.intp]:
+    return np.minimum(np.searchsorted(edges, rng, "right"), len(edges) - 1)
 
 
 def covisits(catalogue: Catalogue, config: BehaviourConfig) -> csr_array:

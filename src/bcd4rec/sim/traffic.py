@@ -69,9 +69,9 @@ def traffic(
     for number in range(config.days):
         tick("simulating", number / config.days)
         today = config.first_day + timedelta(days=number)
-        luck = generator(seed, "traffic", number)
+        rng = generator(seed, "traffic", number)
         busy = config.sessions_per_day * config.scale * config.week[today.weekday()]
-        sessions = int(luck.poisson(busy))
+        sessions = int(rng.poisson(busy))
         parts = []
         for done in range(0, sessions, BATCH):
             users = min(BATCH, sessions - done)
@@ -79,19 +79,19 @@ def traffic(
             log = with_ids(with_openings(log, environment), environment)
             parts.append(log.with_columns(pl.col("session_id") + (first + done)))
         if parts:
-            yield Day(number, today, clocked(pl.concat(parts), today, config, luck), sessions)
+            yield Day(number, today, clocked(pl.concat(parts), today, config, rng), sessions)
         first += sessions
 
 
-def clocked(log: pl.DataFrame, today: date, config: TrafficConfig, luck: np.random.Generator) -> pl.DataFrame:
+def clocked(log: pl.DataFrame, today: date, config: TrafficConfig, rng: np.random.Generator) -> pl.DataFrame:
     """The log of one day, sorted by session, step and position, with times.
 
     A user looks at the items of a page one after the other: briefly at a skipped one, longer at one that pleases.
     """
-    dwells = np.exp(config.dwell_log_mean + config.dwell_log_deviation * luck.standard_normal(len(log)))
+    dwells = np.exp(config.dwell_log_mean + config.dwell_log_deviation * rng.standard_normal(len(log)))
     dwells = np.clip(dwells, SHORTEST_DWELL, LONGEST_DWELL)
-    glances = luck.uniform(*GLANCE, len(log))
-    begins = luck.uniform(*FIRST_QUERY, len(log))  # one for each session is used
+    glances = rng.uniform(*GLANCE, len(log))
+    begins = rng.uniform(*FIRST_QUERY, len(log))  # one for each session is used
     spent = np.where((log["response"] != "skip").to_numpy(), dwells, glances).astype(np.int64)
     timed = log.with_columns(spent=spent, begin=begins.astype(np.int64)).with_columns(
         answered=pl.col("begin").first().over("session_id") + pl.col("spent").cum_sum().over("session_id"),
