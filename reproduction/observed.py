@@ -147,8 +147,8 @@ def _learn(
         network = ObservingNetwork(categories, seen, config)
     numbers = States(np.arange(len(seen), dtype=np.int32)[:, None], np.empty((len(seen), 0), np.int32))
     agent = QuantileAgent(config, numbers, categories, None, seed, float(rows.reward.mean()), network=network)
-    luck = generator(seed, "observed", "batches", len(seen))
+    rng = generator(seed, "observed", "batches", len(seen))
     for step in range(config.updates):
-        drawn = luck.integers(len(rows.state), size=config.batch_size)
+        drawn = rng.integers(len(rows.state), size=config.batch_size)
         agent.update(Batch(*(getattr(rows, name)[drawn] for name in Batch.__dataclass_fields__)), step)
     return network

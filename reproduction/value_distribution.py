@@ -73,13 +73,13 @@ def value_distributions(
     users: int = 50,
 ) -> ValueDistributions:
     """Play `users` users of three random types; the agents' items are numbered as in `dataset`, which they learned."""
-    luck = generator(seed, "value distribution")
+    rng = generator(seed, "value distribution")
     categories = np.unique(environment.categories)
-    chosen = luck.choice(categories, min(TYPES, len(categories)), replace=False)
+    chosen = rng.choice(categories, min(TYPES, len(categories)), replace=False)
     known = dataset.vocabulary.positions_of(catalogue(environment))  # (A,) numbers in the data set
     if (known == PAD).all():
         raise InputError("The data set knows no item of this environment; prepare it from a log of its users.")
-    item = int(luck.choice(np.flatnonzero(known != PAD)))
+    item = int(rng.choice(np.flatnonzero(known != PAD)))
     fresh = stream_seed(seed, "value distribution", "users")
     members = _members(environment, chosen, users, fresh)
     pool = 1 + max(int(rows.max()) for rows in members)

@@ -95,9 +95,9 @@ def write_diginetica(folder: Path, rows: dict[str, list[str]], shuffle: int | No
     for name, lines in rows.items():
         table = [HEADERS[name].split(";"), *(line.split(";") for line in lines)]
         if shuffle is not None:
-            luck = random.Random(shuffle)
-            order = luck.sample(range(len(table[0])), len(table[0]))
-            body = luck.sample(table[1:], len(table) - 1)
+            rng = random.Random(shuffle)
+            order = rng.sample(range(len(table[0])), len(table[0]))
+            body = rng.sample(table[1:], len(table) - 1)
             table = [[row[place] for place in order] for row in [table[0], *body]]
         (folder / name).write_text("".join(";".join(row) + "\n" for row in table))
     return folder

@@ -159,14 +159,14 @@ class Plain:
 
     def loss(self, rows: np.ndarray, step: int, behaviour: np.ndarray | None) -> Tensor:
         shown, config = SAMPLE.transitions, self.config
-        luck = generator(SEED, "rewards", step).random(len(rows), dtype=np.float32)
+        draws = generator(SEED, "rewards", step).random(len(rows), dtype=np.float32)
         predicted_taus, target_taus = (self.taus(name, len(rows), step) for name in ("predicted", "target"))
         until = config.warm_up * config.updates
         total = torch.zeros((), dtype=torch.float64)
         for b, row in enumerate(rows):
             told = summary(self.dataset.states[shown.state[[row]]])[0].astype(np.float64)
             inputs, chances = self.inputs(SAMPLE.rows[row], told)
-            reward = -2.0 + sum(gain * (luck[b] < p) for gain, p in zip((2.0, 1.0, 4.0), chances, strict=True))
+            reward = -2.0 + sum(gain * (draws[b] < p) for gain, p in zip((2.0, 1.0, 4.0), chances, strict=True))
             if config.rewards == "logged":
                 reward = float(shown.reward[row])
             target = [(reward - self.mean) / self.unit] * self.count()

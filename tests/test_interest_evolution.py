@@ -61,10 +61,10 @@ class LoopUser:
             self.gone.add(slate[clicked])
         return clicked
 
-    def update(self, category: int, luck: float) -> None:
+    def update(self, category: int, draw: float) -> None:
         interest = self.interests[category]
         change = self.config.drift * (1 - abs(interest)) * (1 - interest)
-        moved = interest + change if luck < (1 + interest) / 2 else interest - change
+        moved = interest + change if draw < (1 + interest) / 2 else interest - change
         self.interests[category] = min(1.0, max(-1.0, moved))
 
 
@@ -73,7 +73,7 @@ def loop_users(config: InterestEvolutionConfig, categories: IntArray, users: int
     return [LoopUser(config, categories.tolist(), row.tolist()) for row in interests]
 
 
-def luck(stream: str, users: int, horizon: int, seed: int) -> NDArray[np.float64]:
+def draws(stream: str, users: int, horizon: int, seed: int) -> NDArray[np.float64]:
     return generator(seed, "interest-evolution", stream).random((users, horizon))
 
 
@@ -95,7 +95,7 @@ def test_equals_the_plain_loop(name: str) -> None:
     env = InterestEvolution(config)
     env.reset(users, seed)
     loop = loop_users(config, env.categories, users, seed)
-    choices, updates = luck("choices", users, config.horizon, seed), luck("updates", users, config.horizon, seed)
+    choices, updates = draws("choices", users, config.horizon, seed), draws("updates", users, config.horizon, seed)
     for t, slates in enumerate(faulty_slates(config, users, seed)):
         responses = env.step(slates).responses
         for b, user in enumerate(loop):

@@ -220,7 +220,7 @@ def test_answers_are_drawn_from_the_model_given_what_was_liked(fitted: FittedUse
     users, model = 13, fitted.user.model
     env.reset(users, 5)
     liked = [[int(item)] for item in env.openings()[:, 0]]
-    luck, left, looked = env._luck.copy(), env._left.copy(), np.zeros(users, int)
+    draws, left, looked = env._draws.copy(), env._left.copy(), np.zeros(users, int)
     rng = np.random.default_rng(0)
     for _ in range(env.horizon):
         slates = np.array([rng.permutation(ITEMS)[:slate_size] for _ in range(users)], np.int32)
@@ -231,7 +231,7 @@ def test_answers_are_drawn_from_the_model_given_what_was_liked(fitted: FittedUse
             for place, item in enumerate(slates[user].tolist()):
                 with torch.no_grad():
                     chances = model(history, torch.tensor([[item]]))[0, 0].exp().double().numpy()
-                draw = luck[user, min(looked[user], luck.shape[1] - 1)]
+                draw = draws[user, min(looked[user], draws.shape[1] - 1)]
                 expected = int((draw >= chances.cumsum()[:-1]).sum()) if answered else 0
                 assert outcome.responses[user, place] == expected
                 looked[user] += 1

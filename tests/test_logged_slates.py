@@ -118,7 +118,7 @@ def test_measures_are_what_all_orders_of_equal_scores_give(slates):
 
 @settings(max_examples=40, deadline=None)
 @given(SLATES, st.randoms(use_true_random=False))
-def test_order_within_slates_and_the_unit_of_scores_change_nothing(slates, luck):
+def test_order_within_slates_and_the_unit_of_scores_change_nothing(slates, rng):
     def measures(rows, offsets, change=float):
         ranking = Ranking(np.array([change(score) for score, _ in rows]), offsets)
         worth = np.array([worth for _, worth in rows])
@@ -133,7 +133,7 @@ def test_order_within_slates_and_the_unit_of_scores_change_nothing(slates, luck)
 
     offsets = np.cumsum([0, *map(len, slates)])
     rows = [row for slate in slates for row in slate]
-    shuffled = [row for slate in slates for row in luck.sample(slate, len(slate))]
+    shuffled = [row for slate in slates for row in rng.sample(slate, len(slate))]
     expected = measures(rows, offsets)
     assert measures(shuffled, offsets) == pytest.approx(expected, abs=1e-12)
     assert measures(rows, offsets, lambda score: math.exp(score) - 7) == pytest.approx(expected, abs=1e-12)
@@ -157,16 +157,16 @@ def test_minus_infinity_is_a_score_like_any_other():
 # Logs.
 
 
-def rows_of_slates(luck: np.random.Generator, sessions: int, responses=SHOP) -> pl.DataFrame:
+def rows_of_slates(rng: np.random.Generator, sessions: int, responses=SHOP) -> pl.DataFrame:
     """Slates of 1 to 6 items; every third session has an item of its own."""
     found = []
     for session in range(sessions):
-        for step in range(int(luck.integers(1, 5))):
-            shown = luck.choice(20, int(luck.integers(1, 7)), replace=False)
+        for step in range(int(rng.integers(1, 5))):
+            shown = rng.choice(20, int(rng.integers(1, 7)), replace=False)
             if session % 3 == 0:
                 shown[0] = 100 + session
             for position, item in enumerate(shown):
-                response = luck.choice(list(responses.names), p=[0.6, 0.3, 0.1])
+                response = rng.choice(list(responses.names), p=[0.6, 0.3, 0.1])
                 found.append((session, step, position, int(item), response))
     names = ["session_id", "step", "position", "item_id", "response"]
     return pl.DataFrame(found, schema=names, orient="row")
@@ -294,8 +294,8 @@ def test_means_are_over_slates_and_parts_add_up(data):
 
 def test_sessions_are_what_is_drawn(tmp_path):
     """Twenty equal slates in each session tell no more than one: the interval is that of the sessions."""
-    luck = np.random.default_rng(2)
-    good = luck.random(40) < 0.6
+    rng = np.random.default_rng(2)
+    good = rng.random(40) < 0.6
     rows = [
         (session, step, position, item, "click" if (item == 1) == good[session] else "skip")
         for session in range(40)
@@ -484,12 +484,12 @@ def refusal(*arguments: object) -> str:
 
 def tasteful(sessions: int, seed: int) -> pl.DataFrame:
     """Even items are liked, and of those with the parity of a session's half the more."""
-    luck = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     rows = []
     for session in range(sessions):
         for step in range(4):
-            for position, item in enumerate(luck.choice(ITEMS, 5, replace=False)):
-                liked = luck.random() < (0.6 if item % 2 == 0 else 0.1)
+            for position, item in enumerate(rng.choice(ITEMS, 5, replace=False)):
+                liked = rng.random() < (0.6 if item % 2 == 0 else 0.1)
                 rows.append((session, step, position, int(item), "click" if liked else "skip"))
     return pl.DataFrame(rows, schema=["session_id", "step", "position", "item_id", "response"], orient="row")
 

@@ -153,7 +153,7 @@ def in_sessions(rows: list[Row]) -> list[tuple[Any, list[list[Row]]]]:
 
 
 def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tuple[Any, ...]]:
-    luck = generator(seed, "chosen")
+    rng = generator(seed, "chosen")
     keep_skips = config["skips"] if config["history"] == "all" else 0
 
     def state(liked: list[Any], skipped: list[Any]) -> State:
@@ -183,7 +183,7 @@ def reference(rows: list[Row], config: dict[str, Any], seed: int) -> Iterator[tu
             before, after_item = befores[number], after_items[number]
             after_slate = befores[number + 1] if organic else befores[min([*following, len(requests)])]
             discount = config["gamma"] if following else 0.0
-            drawn = int(luck.random() * len(slate))
+            drawn = int(rng.random() * len(slate))
             hits = [place for place, row in enumerate(slate) if row["response"] in ("click", "buy")]
             chosen = hits[0] if hits else drawn
             for place, row in enumerate(slate):
@@ -492,9 +492,9 @@ def test_slates_that_overlap_in_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slates", [True, False])
 def test_sorting_gives_what_the_sorted_log_gives(tmp_path: Path, slates: bool) -> None:
-    luck = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = [
-        {"session_id": s, "timestamp": 10 * t, "item_id": 10 * t + k, "response": luck.choice(["skip", "click"])}
+        {"session_id": s, "timestamp": 10 * t, "item_id": 10 * t + k, "response": rng.choice(["skip", "click"])}
         | ({"request_id": f"{s}/{t}"} if slates else {})
         for s in range(4)
         for t in range(6)
@@ -547,12 +547,12 @@ def test_configurations_that_make_no_sense(values: dict[str, Any], words: str) -
 
 
 def many_rows() -> list[Row]:
-    luck = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     rows = []
     for session in range(60):
-        for step in range(int(luck.integers(1, 9))):
-            for position, item in enumerate(luck.permutation(40)[:3]):
-                response = luck.choice(["skip", "click", "buy"], p=[0.7, 0.2, 0.1])
+        for step in range(int(rng.integers(1, 9))):
+            for position, item in enumerate(rng.permutation(40)[:3]):
+                response = rng.choice(["skip", "click", "buy"], p=[0.7, 0.2, 0.1])
                 row = {"session_id": f"s{session}", "step": step, "position": position, "item_id": f"i{item}"}
                 rows.append(row | {"response": str(response), "category": int(item) % 4})
     return rows

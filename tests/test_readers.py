@@ -257,10 +257,10 @@ def test_views_without_queries(tmp_path: Path, header: str, name: str) -> None:
 
 @QUICK
 @given(trivago_events(), st.sampled_from(["csv", "parquet"]), st.sampled_from([1, 1_000_000]), st.randoms())
-def test_trivago_is_read_back(events: list[dict[str, Any]], suffix: str, chunk: int, luck: Any) -> None:
+def test_trivago_is_read_back(events: list[dict[str, Any]], suffix: str, chunk: int, rng: Any) -> None:
     truth = trivago_truth(events)
     assume(truth)
-    shuffled = luck.sample(events, len(events))
+    shuffled = rng.sample(events, len(events))
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(_lists, "CHUNK_ROWS", chunk):
         raw = Path(folder) / f"train.{suffix}"
         frame = pl.DataFrame(shuffled, schema_overrides={"current_filters": pl.String, "impressions": pl.String})
@@ -373,10 +373,10 @@ def impressions(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 @QUICK
 @given(impressions(), st.sampled_from([",", ";", "tab", "|"]), st.sampled_from(["csv", "parquet"]), st.randoms())
-def test_your_own_columns_are_read_back(table: list[dict[str, Any]], delimiter: str, suffix: str, luck: Any) -> None:
+def test_your_own_columns_are_read_back(table: list[dict[str, Any]], delimiter: str, suffix: str, rng: Any) -> None:
     assert {"skip", "click", "buy"} == set(VALUES.values())
     frame = pl.DataFrame(table).rename(NAMES).with_columns(pl.lit("x").alias("item_id_of_another"))
-    frame = frame.select(luck.sample(frame.columns, frame.width))
+    frame = frame.select(rng.sample(frame.columns, frame.width))
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / f"mine.{suffix}"
         options: dict[str, Any] = {"map": NAMES, "responses": VALUES}

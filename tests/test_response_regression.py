@@ -24,8 +24,8 @@ Answer = Callable[[np.random.Generator, int, int], str]  # of a user, to an item
 FOUR = {"skip": 0.0, "click": 1.0, "buy": 5.0, "complain": -2.0}
 
 
-def click(chance: float, luck: float) -> str:
-    return "click" if luck < chance else "skip"
+def click(chance: float, draw: float) -> str:
+    return "click" if draw < chance else "skip"
 
 
 def log(answer: Answer, sessions: int = 60, slates: int = 3, size: int = 4, n_items: int = 11) -> pl.DataFrame:

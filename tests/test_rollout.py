@@ -62,10 +62,10 @@ class Scripted:
         self.unavailable, self.categories, self.likes = unavailable, categories, likes
 
     def reset(self, users: int, seed: int) -> None:
-        luck = generator(seed, "scripted")
-        chance = luck.random((users, HORIZON, ITEMS))
+        rng = generator(seed, "scripted")
+        chance = rng.random((users, HORIZON, ITEMS))
         self.answers = np.where(chance < self.likes / 3, BUY, np.where(chance < self.likes, CLICK, SKIP))
-        self.lengths = luck.integers(1, HORIZON + 1, users)
+        self.lengths = rng.integers(1, HORIZON + 1, users)
         self.shown: list[IntArray] = []
 
     def step(self, slates: IntArray) -> Outcome:

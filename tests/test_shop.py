@@ -70,7 +70,7 @@ def plain_chances(env: Shop, user: int, item: int, positives: int) -> tuple[floa
 
 def test_responses_are_the_plain_loop() -> None:
     env = small()
-    luck, left = env._luck.copy(), env._left.copy()
+    draws, left = env._draws.copy(), env._left.copy()
     gone = [{int(item)} for item in env.openings()[:, 0]]
     positives, looked = [1] * USERS, [0] * USERS
     random = np.random.default_rng(0)
@@ -84,7 +84,7 @@ def test_responses_are_the_plain_loop() -> None:
                 expected = 0
                 if item != PAD:
                     if looked[user] < left[user] and item not in gone[user]:
-                        number = luck[user, looked[user]]
+                        number = draws[user, looked[user]]
                         positive, buy = chances[place]
                         expected = 2 if number < buy else 1 if number < positive else 0
                     looked[user] += 1
@@ -129,7 +129,7 @@ def test_every_opening_is_of_its_users_category(full: Shop) -> None:
 
 def test_same_seed_same_users_whatever_their_number_and_the_slates() -> None:
     few, many, other = small(users=USERS), small(users=3 * USERS), small(seed=4)
-    for name in ("_category", "_related", "_left", "_taste", "_luck", "_openings"):
+    for name in ("_category", "_related", "_left", "_taste", "_draws", "_openings"):
         np.testing.assert_array_equal(getattr(few, name), getattr(many, name)[:USERS])
         assert (getattr(few, name) != getattr(other, name)).any()
     slates = np.tile(np.arange(SLATE, dtype=np.int32), (3 * USERS, 1))

@@ -8,15 +8,15 @@ import pytest
 
 from bcd4rec.data import state_table
 from bcd4rec.data.state_table import FIRST, SECOND, ArrayFile, StateTable, hashes, state_files
-from bcd4rec.data.states import PAD, IntArray
+from bcd4rec.data.states import PAD, IntArray, Rows
 
 LENGTH, SKIPS = 3, 2
 
 
 def batches() -> list[IntArray]:
     """States of a few items, so that many come again within a batch and in later ones; one batch is empty."""
-    luck = np.random.default_rng(5)
-    drawn = [luck.integers(PAD, 2, (count, LENGTH + SKIPS)).astype(np.int32) for count in (17, 0, 1, 230, 41)]
+    rng = np.random.default_rng(5)
+    drawn = [rng.integers(PAD, 2, (count, LENGTH + SKIPS)).astype(np.int32) for count in (17, 0, 1, 230, 41)]
     return [*drawn, drawn[0]]
 
 
@@ -30,8 +30,8 @@ def added(some: list[IntArray]) -> tuple[list[list[int]], list[tuple[int, ...]],
     written: list[IntArray] = []
     table = StateTable(LENGTH, SKIPS, written.append)
 
-    def part_of(rows: IntArray) -> Callable[[state_table.Index], IntArray]:
-        def part(index: state_table.Index) -> IntArray:
+    def part_of(rows: IntArray) -> Callable[[Rows], IntArray]:
+        def part(index: Rows) -> IntArray:
             assert len(index) <= state_table.SLICE  # never all of them at once
             return rows[index]
 

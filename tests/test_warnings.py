@@ -119,22 +119,22 @@ def test_unknown_items() -> None:
 
 
 def random_log(organic: bool = True) -> list[dict[str, Any]]:
-    luck = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     rows: list[dict[str, Any]] = []
     for session in range(70):
         time = 0
-        for request in range(int(luck.integers(0, 4))):
-            size = int(luck.choice([1, 4, 5, 7]))
-            for place, item in enumerate(luck.permutation(60)[:size]):
+        for request in range(int(rng.integers(0, 4))):
+            size = int(rng.choice([1, 4, 5, 7]))
+            for place, item in enumerate(rng.permutation(60)[:size]):
                 row = {"session_id": session, "timestamp": time, "request_id": f"{session}-{request}"}
-                row |= {"position": place if luck.random() < 0.9 else None, "item_id": int(item)}
-                row |= {"response": str(luck.choice(["skip", "click"])), "organic": False}
-                rows.append(row | {"propensity": 0.5 if luck.random() < 0.3 else None})
+                row |= {"position": place if rng.random() < 0.9 else None, "item_id": int(item)}
+                row |= {"response": str(rng.choice(["skip", "click"])), "organic": False}
+                rows.append(row | {"propensity": 0.5 if rng.random() < 0.3 else None})
             time += 1
-        for _ in range(int(luck.integers(0, 3)) if organic else 0):
+        for _ in range(int(rng.integers(0, 3)) if organic else 0):
             time += 1
             row = {"session_id": session, "timestamp": time, "request_id": None, "position": None, "item_id": 99}
-            rows.append(row | {"response": str(luck.choice(["skip", "click"])), "organic": True, "propensity": None})
+            rows.append(row | {"response": str(rng.choice(["skip", "click"])), "organic": True, "propensity": None})
     return rows
 
 

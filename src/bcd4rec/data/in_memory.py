@@ -56,13 +56,13 @@ def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:
         raise InputError("The sessions hold no items; expected at least one to learn from.")
     if items.min() < 0 or items.max() >= n_items:
         raise ValueError(f"item indices from {items.min()} to {items.max()} in a catalogue of {n_items} items")
-    config, luck = (
+    config, rng = (
         TransitionConfig.parse({"history": "positives", "length": HISTORY}, "history"),
         generator(0, "chosen"),
     )
     distinct: list[IntArray] = []
     table = StateTable(HISTORY, 0, distinct.append)
-    transitions = pl.concat([chunk_transitions(rows, config, CLICKS, table, luck) for rows in _rows(items, lengths)])
+    transitions = pl.concat([chunk_transitions(rows, config, CLICKS, table, rng) for rows in _rows(items, lengths)])
     positives = np.concatenate(distinct)
     states = States(positives, np.empty((len(positives), 0), np.int32))
     counts = np.bincount(items, minlength=n_items)

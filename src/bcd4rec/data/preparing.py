@@ -104,7 +104,7 @@ def _write_transitions(
     tick: Tick,
 ) -> dict[str, Any]:
     """Append chunk after chunk to one Parquet file, and count what each item and response got."""
-    luck = generator(seed, "chosen")
+    rng = generator(seed, "chosen")
     train = (sessions["split"] == "train").to_numpy()
     held_out = sessions["split"].is_in(["validation", "test"]).to_numpy()
     positive = [index.responses.code(name) for name in index.responses.positive]
@@ -121,7 +121,7 @@ def _write_transitions(
             later += np.bincount(tested["item"], minlength=len(later))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
             by_response += np.bincount(shown["response"], minlength=len(by_response))
-            writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
+            writer.write(chunk_transitions(rows, config, index.responses, table, rng).to_arrow())
         writer.finish()
     finally:
         writer.close()

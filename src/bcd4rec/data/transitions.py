@@ -153,7 +153,7 @@ def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntAr
 
 
 def chunk_transitions(
-    rows: pl.DataFrame, config: TransitionConfig, responses: Responses, table: StateTable, luck: np.random.Generator
+    rows: pl.DataFrame, config: TransitionConfig, responses: Responses, table: StateTable, rng: np.random.Generator
 ) -> pl.DataFrame:
     """The transitions of whole sessions, as `SessionIndex.chunks` yields them; distinct states go to `table`."""
     chunk = Chunk(rows, responses)
@@ -179,14 +179,14 @@ def chunk_transitions(
         }
     )
     if config.convention == "chosen":
-        return transitions[_chosen(chunk.request_start, chunk.positive, luck)]
+        return transitions[_chosen(chunk.request_start, chunk.positive, rng)]
     return transitions
 
 
-def _chosen(request_start: Rows, positive: Mask, luck: np.random.Generator) -> Rows:
+def _chosen(request_start: Rows, positive: Mask, rng: np.random.Generator) -> Rows:
     """One row per request: its first positive row or, where all were skipped, one drawn at random."""
     sizes = np.diff(np.append(request_start, len(positive)))
-    drawn = request_start + (luck.random(len(sizes)) * sizes).astype(np.int64)
+    drawn = request_start + (rng.random(len(sizes)) * sizes).astype(np.int64)
     hits = np.append(np.flatnonzero(positive), len(positive))
     first_hit = hits[np.searchsorted(hits, request_start)]
     chosen: Rows = np.where(first_hit < request_start + sizes, first_hit, drawn)

@@ -30,9 +30,9 @@ class Believed(InterestEvolution):
 
     def reset(self, users: int, seed: int) -> None:
         super().reset(users, seed)
-        self._luck = generator(seed, "belief")
+        self._rng = generator(seed, "belief")
         shape = (users, self._count, self.config.categories)
-        self._guesses: FloatArray = 2 * self._luck.random(shape, dtype=np.float32) - 1  # (B, P, C)
+        self._guesses: FloatArray = 2 * self._rng.random(shape, dtype=np.float32) - 1  # (B, P, C)
         self._weights = np.full((users, self._count), 1 / self._count)  # (B, P)
 
     def step(self, slates: IntArray) -> Outcome:
@@ -56,8 +56,8 @@ class Believed(InterestEvolution):
         categories = self._categories[slates]  # (b, K)
         self._weights[rows] = self._weighed(self._weights[rows], guesses, categories, clickable, users, places)
         moving = categories[users, places]
-        luck = self._luck.random((len(users), self._count))
-        guesses[users, :, moving] = self._moved(guesses[users, :, moving], luck)
+        draws = self._rng.random((len(users), self._count))
+        guesses[users, :, moving] = self._moved(guesses[users, :, moving], draws)
         for user, weights in enumerate(self._weights[rows]):
             if 1 / (weights**2).sum() < self._count / 2:
                 guesses[user] = self._drawn_again(guesses[user], weights)
@@ -89,6 +89,6 @@ class Believed(InterestEvolution):
 
     def _drawn_again(self, guesses: Doubles, weights: Doubles) -> Doubles:
         """As many guesses, each as often as its weight says, a little apart."""
-        edges = (np.arange(self._count) + self._luck.random()) / self._count
+        edges = (np.arange(self._count) + self._rng.random()) / self._count
         chosen = np.minimum(np.searchsorted(weights.cumsum(), edges), self._count - 1)
-        return np.clip(guesses[chosen] + self._luck.normal(0.0, JITTER, guesses.shape), -1.0, 1.0)
+        return np.clip(guesses[chosen] + self._rng.normal(0.0, JITTER, guesses.shape), -1.0, 1.0)

@@ -142,8 +142,8 @@ class InterestEvolution:
         steps = self.config.horizon
         self._interests = 2.0 * _uniforms(seed, "users", users, self.config.categories) - 1.0  # (B, C)
         # One row for each step, so that a step reads its luck from one piece of memory.
-        self._choice_luck = _uniforms(seed, "choices", users, steps).T.copy()  # (T, B)
-        self._update_luck = _uniforms(seed, "updates", users, steps).T.copy()  # (T, B)
+        self._choice_draws = _uniforms(seed, "choices", users, steps).T.copy()  # (T, B)
+        self._update_draws = _uniforms(seed, "updates", users, steps).T.copy()  # (T, B)
         self._gone = np.zeros((users, self.config.items), np.bool_)  # (B, A) no longer available
         self._users = np.arange(users)[:, None]  # (B, 1)
         self._step = 0
@@ -174,7 +174,7 @@ class InterestEvolution:
         weights = self._weight(self._interests[self._users, self._categories[slates]])
         weights[~self._clickable(slates)] = 0.0
         upper = weights.cumsum(axis=1)  # (B, K) the user clicks the first place whose upper edge lies above the draw
-        draw = self._choice_luck[self._step] * (upper[:, -1] + self._skip_weight(self._interests))
+        draw = self._choice_draws[self._step] * (upper[:, -1] + self._skip_weight(self._interests))
         places: NDArray[np.intp] = (upper <= draw[:, None]).sum(axis=1)
         return places
 
@@ -200,12 +200,12 @@ class InterestEvolution:
     def _drift(self, rows: NDArray[np.intp], categories: IntArray) -> None:
         """Move the interest of user `rows[j]` in the clicked `categories[j]`."""
         interest = self._interests[rows, categories]
-        self._interests[rows, categories] = self._moved(interest, self._update_luck[self._step, rows])
+        self._interests[rows, categories] = self._moved(interest, self._update_draws[self._step, rows])
 
-    def _moved(self, interest: Doubles, luck: Doubles) -> Doubles:
+    def _moved(self, interest: Doubles, draws: Doubles) -> Doubles:
         """What becomes of interests in a category that is clicked."""
         change = self.config.drift * (1.0 - np.abs(interest)) * (1.0 - interest)
-        change[luck >= (1.0 + interest) / 2.0] *= -1.0
+        change[draws >= (1.0 + interest) / 2.0] *= -1.0
         return np.clip(interest + change, -1.0, 1.0)
 
     def _withdraw(self, slates: IntArray, rows: NDArray[np.intp], clicked: IntArray) -> None:

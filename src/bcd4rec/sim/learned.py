@@ -112,7 +112,7 @@ class Learned:
         self._which = which = generator(seed, "learned", "sessions").integers(len(self._lengths), size=users)  # (B,)
         self._left = self._lengths[which].astype(np.int64)  # (B,) items still to be shown
         most = self.horizon * self.config.slate_size
-        self._luck = generator(seed, "learned", "answers").random((users, most))  # (B, most)
+        self._draws = generator(seed, "learned", "answers").random((users, most))  # (B, most)
         first = (
             self.user.shapes.first[self._sequels.sessions[which]]
             if self.config.start == "liked"
@@ -149,7 +149,7 @@ class Learned:
         probabilities = self.probabilities(slates)  # (B, K, R)
         shown = slates != PAD
         places = self._looked[:, None] + shown.cumsum(axis=1) - 1
-        draws = np.take_along_axis(self._luck, np.clip(places, 0, self._luck.shape[1] - 1), axis=1)
+        draws = np.take_along_axis(self._draws, np.clip(places, 0, self._draws.shape[1] - 1), axis=1)
         edges = probabilities.cumsum(axis=2)[..., :-1]
         responses = (draws[:, :, None] >= edges).sum(axis=2)
         answered = shown & self._fresh(slates) & (self._looked < self._left)[:, None]

@@ -106,7 +106,7 @@ class Shop:
         pages = np.searchsorted(self._length_edges, who[:, 2], "right") + 1
         self._left = np.minimum(pages, self.config.most_pages) * self.config.page  # (B,) items still to be looked at
         self._taste = ndtri(np.maximum(who[:, 4:], 1e-12))  # (B, 2)
-        self._luck = generator(seed, "shop", "answers").random((users, self.config.impressions))
+        self._draws = generator(seed, "shop", "answers").random((users, self.config.impressions))
         self._eyes = generator(seed, "shop", "examination").random((users, self.config.impressions))
         self._looked = np.zeros(users, np.int64)  # how many items each user has been shown
         self._users = np.arange(users)[:, None]  # (B, 1)
@@ -132,9 +132,9 @@ class Shop:
         positive, buy = self.chances(slates)
         order = np.cumsum(slates != PAD, axis=1) + self._looked[:, None] - 1  # (B, K) the how-manieth item it is
         number = np.clip(order, 0, self.config.impressions - 1)
-        luck, examined = self._luck[self._users, number], self._eyes[self._users, number] < self._examination
+        draws, examined = self._draws[self._users, number], self._eyes[self._users, number] < self._examination
         answered = (slates != PAD) & (order < self._left[:, None]) & self._fresh(slates) & examined
-        responses = np.where(luck < buy, BUY, np.where(luck < positive, CLICK, SKIP))
+        responses = np.where(draws < buy, BUY, np.where(draws < positive, CLICK, SKIP))
         responses = np.where(answered, responses, SKIP).astype(np.int8)
         rows, places = np.nonzero(slates != PAD)
         self._gone[rows, slates[rows, places]] = True
@@ -188,21 +188,21 @@ class Shop:
         fresh: Mask = ~repeated & ~self._gone[self._users, slates]
         return fresh
 
-    def _open(self, luck: Doubles) -> IntArray:
+    def _open(self, draws: Doubles) -> IntArray:
         """(B, 1) an item of the main category, drawn by popularity and by how the user likes it."""
-        if not len(luck):
+        if not len(draws):
             return np.empty((0, 1), np.int32)
         sizes = self.catalogue.sizes[self._category]
         ends = np.cumsum(sizes)
         within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
         items = self.catalogue.by_category[np.repeat(self.catalogue.offsets[self._category], sizes) + within]
-        user = np.repeat(np.arange(len(luck)), sizes)
+        user = np.repeat(np.arange(len(draws)), sizes)
         charm = self._charm(items, self._nearness(items[:, None], self._taste[user])[:, 0])
         weight = self.catalogue.popularity[items] * charm
         starts = ends - sizes
         total = np.add.reduceat(weight, starts)
         edges = np.cumsum(weight / total[user])  # user b's items fill the stretch from b to b + 1
-        chosen = np.searchsorted(edges, np.arange(len(luck)) + luck, "right")
+        chosen = np.searchsorted(edges, np.arange(len(draws)) + draws, "right")
         found: IntArray = items[np.clip(chosen, starts, ends - 1)][:, None]
         return found
 

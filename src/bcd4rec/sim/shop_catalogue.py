@@ -35,21 +35,21 @@ class Catalogue:
 
 
 def make_catalogue(config: CatalogueConfig) -> Catalogue:
-    luck = generator(config.seed, "shop", "catalogue")
+    rng = generator(config.seed, "shop", "catalogue")
     sizes = category_sizes(config)
-    categories = luck.permutation(np.repeat(np.arange(config.categories, dtype=np.int32), sizes))
-    normal = luck.standard_normal(config.items)
+    categories = rng.permutation(np.repeat(np.arange(config.categories, dtype=np.int32), sizes))
+    normal = rng.standard_normal(config.items)
     weight = np.exp(config.item_popularity_sigma * normal)
     interest = sizes**config.category_popularity_exponent / np.bincount(categories, weight)
     popularity = weight * interest[categories]
-    ring = luck.permutation(config.categories).astype(np.int32)  # the next one of a random ring is the related one
+    ring = rng.permutation(config.categories).astype(np.int32)  # the next one of a random ring is the related one
     related = np.empty_like(ring)
     related[ring] = np.roll(ring, -1)
     return Catalogue(
         categories=categories,
         popularity=popularity / popularity.sum(),
         rank=ndtr(normal),
-        places=luck.standard_normal((config.items, TASTES)),
+        places=rng.standard_normal((config.items, TASTES)),
         related=related,
         by_category=np.argsort(categories, kind="stable").astype(np.int32),
         offsets=np.append(0, np.cumsum(sizes)),

@@ -83,23 +83,23 @@ class RawWriter:
             file.close()
 
     def write(self, day: Day) -> None:
-        luck = generator(self._seed, "raw", day.number)
-        log = self._of_users(day, luck)
+        rng = generator(self._seed, "raw", day.number)
+        log = self._of_users(day, rng)
         shown = self._numbered(log.filter(~pl.col("organic")))
-        self._append(QUERIES, self._query_rows(shown, luck))
+        self._append(QUERIES, self._query_rows(shown, rng))
         liked = shown.filter(~pl.col("is.test") & (pl.col("response") != "skip"))
         self._append(CLICKS, liked.select("queryId", timeframe="turned", itemId="item_id"))
-        self._append(VIEWS, self._view_rows(log.filter("organic"), liked, luck))
-        self._append(PURCHASES, self._purchase_rows(liked, luck))
+        self._append(VIEWS, self._view_rows(log.filter("organic"), liked, rng))
+        self._append(PURCHASES, self._purchase_rows(liked, rng))
 
-    def _of_users(self, day: Day, luck: np.random.Generator) -> pl.DataFrame:
+    def _of_users(self, day: Day, rng: np.random.Generator) -> pl.DataFrame:
         """The day's log with the users of its sessions, and which sessions have a query that is withheld."""
         sessions = day.log.select(pl.col("session_id").unique(maintain_order=True))
-        users = luck.integers(1, 200_000, len(sessions)).astype(str)
-        anonymous = luck.random(len(sessions)) < self._config.anonymous
+        users = rng.integers(1, 200_000, len(sessions)).astype(str)
+        anonymous = rng.random(len(sessions)) < self._config.anonymous
         sessions = sessions.with_columns(
             userId=pl.Series(np.where(anonymous, "NA", users)),
-            withheld=pl.Series(luck.random(len(sessions)) < self._config.withheld),
+            withheld=pl.Series(rng.random(len(sessions)) < self._config.withheld),
         )
         log = day.log.with_columns(eventdate=pl.lit(day.date))
         return log.join(sessions, on="session_id", how="left", maintain_order="left")
@@ -113,7 +113,7 @@ class RawWriter:
         self._queries += log["queryId"].n_unique()
         return log.with_columns(last.alias("is.test"), turned=turned)
 
-    def _query_rows(self, log: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+    def _query_rows(self, log: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
         queries = log.group_by("queryId", maintain_order=True).agg(
             pl.col("session_id", "userId", "eventdate", "is.test").first(),
             timeframe=pl.col("asked").first(),
@@ -121,11 +121,11 @@ class RawWriter:
             category=pl.col("category").mode(maintain_order=True).first(),
             first_item=pl.col("item_id").first(),
         )
-        searched = pl.Series(luck.random(len(queries)) < self._config.searched)
+        searched = pl.Series(rng.random(len(queries)) < self._config.searched)
         names = pl.Series(self._names).gather(queries["first_item"])
         return queries.with_columns(
             sessionId="session_id",
-            duration=pl.Series(luck.integers(30, 900, len(queries))),
+            duration=pl.Series(rng.integers(30, 900, len(queries))),
             words=pl.when(searched).then(names),
             categoryId=pl.when(searched).then(0).otherwise("category"),
             test=pl.when("is.test").then(pl.lit("TRUE")).otherwise(pl.lit("FALSE")),
@@ -136,7 +136,7 @@ class RawWriter:
             pl.col("test").alias("is.test"),
         )
 
-    def _view_rows(self, openings: pl.DataFrame, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+    def _view_rows(self, openings: pl.DataFrame, liked: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
         """A view for each opening and click, and some items looked at once more when the session is through."""
         share = self._config.repeated_views
         times = (
@@ -147,19 +147,19 @@ class RawWriter:
         rest = ("timeframe", "eventdate", "answered")
         views = pl.concat(one.select(*(pl.col(old).alias(new) for old, new in columns.items()), *rest) for one in times)
         views = views.sort("sessionId", "timeframe", maintain_order=True)
-        again = pl.Series(luck.random(len(views)) < share / (1.0 - share), dtype=pl.Boolean)
+        again = pl.Series(rng.random(len(views)) < share / (1.0 - share), dtype=pl.Boolean)
         repeated = views.with_columns(timeframe=pl.col("answered").max().over("sessionId")).filter(again)
-        later = pl.Series(luck.integers(1_000, 600_000, len(repeated)))
+        later = pl.Series(rng.integers(1_000, 600_000, len(repeated)))
         rows = pl.concat([views, repeated.with_columns(pl.col("timeframe") + later)]).drop("answered")
         return rows.sort("sessionId", "timeframe", maintain_order=True)
 
-    def _purchase_rows(self, liked: pl.DataFrame, luck: np.random.Generator) -> pl.DataFrame:
+    def _purchase_rows(self, liked: pl.DataFrame, rng: np.random.Generator) -> pl.DataFrame:
         """Everything that a session buys is one order, when the session is through."""
         end = liked.group_by("session_id").agg(end=pl.col("answered").max())
         bought = liked.filter(pl.col("response") == "buy").join(end, on="session_id", how="left", maintain_order="left")
         orders = bought["session_id"].rle_id().cast(pl.Int64) + self._orders + 1
         self._orders += bought["session_id"].n_unique()
-        checkout = pl.Series(luck.integers(600_000, 3_600_000, len(bought)))
+        checkout = pl.Series(rng.integers(600_000, 3_600_000, len(bought)))
         return bought.with_columns(ordernumber=orders, checkout=checkout).select(
             pl.col("session_id").alias("sessionId"),
             "userId",
@@ -186,6 +186,6 @@ def products(catalogue: Catalogue, names: list[str]) -> pl.DataFrame:
 
 def product_names(catalogue: Catalogue) -> list[str]:
     """Words as numbers: the first is that of the category, the others are the item's own."""
-    luck = generator(0, "raw", "names")  # of the catalogue, not of the users
-    words = luck.integers(len(catalogue.related) + 1, WORDS, (len(catalogue.categories), 4))
+    rng = generator(0, "raw", "names")  # of the catalogue, not of the users
+    words = rng.integers(len(catalogue.related) + 1, WORDS, (len(catalogue.categories), 4))
     return [",".join(map(str, [category + 1, *own])) for category, own in zip(catalogue.categories, words, strict=True)]
