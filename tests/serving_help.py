@@ -112,7 +112,8 @@ def serving(scratch: Path, *args: object, environment: dict[str, str] | None = N
         yield running
         running.client.close()
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        code = process.wait(timeout=30)
+        assert code == 0, (code, said.read_text())
         assert "Traceback" not in said.read_text(), said.read_text()
     finally:
         process.kill()

@@ -83,6 +83,19 @@ def test_the_head_of_a_request_is_bounded() -> None:
         assert status_of(said_to(port, b"NONSENSE\r\n\r\n")) == 400
 
 
+def test_a_long_body_is_no_long_head() -> None:
+    body = b"x" * 200_000
+    post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n"
+    with running(PATIENT) as port:
+        for pieces in ((post, body), (post + body,), (post + body + HEAD,)):
+            with connect(port) as connection:
+                for piece in pieces:
+                    connection.sendall(piece)
+                assert status_of(connection.recv(100)) == 204
+                connection.sendall(END if pieces[-1].endswith(HEAD) else HEAD + END)
+                assert status_of(rest_of(connection)) == 204
+
+
 def drip(port: int, first: bytes, drop: bytes) -> bytes:
     """One drop after the other, until the server has had enough."""
     with connect(port) as connection:

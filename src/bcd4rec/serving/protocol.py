@@ -18,7 +18,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, connections: Connections, seconds: float, **named: Any):
         super().__init__(*given, **named)
         self._doors, self._seconds = connections, seconds
-        self._in_head, self._head_bytes, self._complete, self._refused = True, 0, False, False
+        self._in_head, self._head_bytes, self._refused = True, 0, False
+        self._complete = self._completed = False  # the last request; one within the bytes that came last
         self._deadline: asyncio.TimerHandle | None = None  # of the request that is arriving
         self._stalled: asyncio.TimerHandle | None = None  # of an answer that nobody reads
 
@@ -59,11 +60,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        self._complete = False
+        self._complete = self._completed = False
         super().data_received(data)
         if self._refused or self.transport.is_closing():
             return
-        if self._in_head:
+        if self._in_head and not self._completed:  # nothing of it belongs to a request before
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(431, "The head of the request is too long.")
@@ -104,7 +105,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._complete, self._in_head, self._head_bytes = True, True, 0
+        self._complete = self._completed = self._in_head = True
+        self._head_bytes = 0
         self._met_deadline()
         if not self._refused:
             super().on_message_complete()
