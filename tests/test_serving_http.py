@@ -27,7 +27,7 @@ KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
+    return saved(quantile_policy("bigru", "implicit"), tmp_path_factory.mktemp("policy") / "policy")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_an_occupied_port_is_one_sentence(server: Running, folder: Path, tmp_pat
 @pytest.mark.parametrize("session", [[], [3], [3, 3, 7, 1, 2, 9, 11]], ids=str)
 def test_the_best_items_that_were_not_liked(server: Running, session: list[int]) -> None:
     policy = quantile_policy("bigru", "implicit")
-    served = load(saved(policy, "quantile_policy", Path(server._said).parent / "copy"))
+    served = load(saved(policy, Path(server._said).parent / "copy"))
     scores = policy.scores(served.states(session, []))[0]
     scores[session] = -np.inf
     expected = np.argsort(-scores, kind="stable")[:5]
@@ -182,7 +182,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
     first, second = (tmp_path / name for name in ("first", "second"))
     versions = {}
     for name, path, seed in (("a", first, 5), ("b", second, 6)):
-        saved(quantile_policy("meanpool", "implicit", seed=seed), "quantile_policy", path)
+        saved(quantile_policy("meanpool", "implicit", seed=seed), path)
         versions[name] = load(path).version
     answers: list[httpx.Response] = []
     with serving(tmp_path, first, "--ab", second, "--share", 0.3, environment=KEYED) as server:
@@ -200,7 +200,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
             thread.start()
         for seed in (7, 8):
             with atomic_directory(first, force=True) as fresh:
-                saved(quantile_policy("meanpool", "implicit", seed=seed), "quantile_policy", fresh)
+                saved(quantile_policy("meanpool", "implicit", seed=seed), fresh)
             done = server.post("/v1/policy/reload", {"arm": "a"}, x_api_key=ADMIN)
             assert done.status_code == 200, done.text
             versions["a"] = load(first).version
