@@ -73,12 +73,18 @@ def test_saved_and_loaded_scores_are_the_same_bits(name, tmp_path):
     assert manifest["versions"]["numpy"] == np.__version__
 
 
+EXPLORING = Exploration(kind="epsilon", epsilon=0.2)
+
+
 def test_every_part_of_a_policy_comes_back(tmp_path):
     policy = whole(
         make("popular"),
         memory=Memory(length=3, skips=5, unanswered="unknown"),
         rule=SlateRule(
-            diversity=0.7, after_skip="exclude", unavailable="shown", exploration=Exploration(kind="epsilon", epsilon=0.2)
+            diversity=0.7,
+            after_skip="exclude",
+            unavailable="shown",
+            exploration=Exploration(kind="epsilon", epsilon=0.2),
         ),
         responses=Responses(rewards={"no": 0.0, "yes": 2.0}),
         vectors=VECTORS,
@@ -94,8 +100,9 @@ def test_every_part_of_a_policy_comes_back(tmp_path):
     assert (loaded.popularity.dtype, loaded.popularity.tolist()) == (np.int32, list(range(N_ITEMS)))
     for session in ([], [104], [104, (102, "no")], [(101, "no"), (106, "no")]):
         assert loaded.recommend(session) == policy.recommend(session)
-    sessions, luck = policy.begin(9), (np.random.default_rng(5), np.random.default_rng(5))
-    for one, other in zip(*(each.slates(sessions, 3, rng) for each, rng in zip((policy, loaded), luck)), strict=True):
+    sessions = policy.begin(9)
+    drawn, again = (each.slates(sessions, 3, np.random.default_rng(5)) for each in (policy, loaded))
+    for one, other in zip(drawn, again, strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -307,7 +314,13 @@ def test_a_manifest_without_a_checksum_is_refused(saved, name):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"settings": None}, {"settings": []}, {"settings": {"method": "sknn"}}, {"scorer": None}, {"scorer": ["sknn"]}),
+        *(
+            {"settings": None},
+            {"settings": []},
+            {"settings": {"method": "sknn"}},
+            {"scorer": None},
+            {"scorer": ["sknn"]},
+        ),
         *({"files": None}, {"files": []}, {"memory": None}, {"rule": None}, {"responses": None}, {"about": None}),
     ],
     ids=str,

@@ -14,8 +14,8 @@ from bcd4rec.models.evidence import SUMMARY, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, fit_response
 from bcd4rec.policies import bundle
-from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
+from bcd4rec.policies.policy import Policy
 
 N_ITEMS, HIDDEN = 14, 5
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0, "complain": -2.0}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bcd4rec.artifacts import atomic_directory
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.storage.store import open_store
-from serving_help import ITEMS, Running, quantile_policy, saved, serving
+from serving_help import ITEMS, Running, quantile_policy, saved, serving, states_of
 
 ADMIN = "an-admin-key-for-tests"
 KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
@@ -79,7 +79,7 @@ def test_an_occupied_port_is_one_sentence(server: Running, folder: Path, tmp_pat
 def test_the_best_items_that_were_not_liked(server: Running, session: list[int]) -> None:
     policy = quantile_policy("bigru", "implicit")
     served = load(saved(policy, Path(server._said).parent / "copy"))
-    scores = policy.scores(served.states(session, []))[0]
+    scores = policy.scores(states_of(served.policy, session, []))[0]
     scores[session] = -np.inf
     expected = np.argsort(-scores, kind="stable")[:5]
     found = server.recommend(session=session, k=5)
@@ -143,7 +143,8 @@ def test_feedback_twice_late_and_before_its_time(server: Running) -> None:
     for _ in range(3):
         assert server.feedback(first["request_id"], **{f"i{item}": "click"}).status_code == 200
     after = server.recommend(session_id="carl", k=3)
-    assert items(after) == items(server.recommend(session=[item], k=3))
+    told = [item, {"item": items(first)[1], "response": "skip"}]  # which nobody had answered by then
+    assert items(after) == items(server.recommend(session=told, k=3))
     assert server.feedback("no-such-request", i4="buy").status_code == 200  # it may yet come
     batch = [
         {"request_id": after["request_id"], "item": items(after)[0], "response": "click"},
@@ -169,8 +170,14 @@ def test_what_was_shown_is_stored(folder: Path, tmp_path: Path) -> None:
         assert 'bcd4rec_request_seconds_bucket{le="0.007",route="/v1/recommend"}' in text
     store = open_store(str(tmp_path / "store.sqlite"))
     try:
-        assert store.session("dora") == [(str(items(shown[1])[0]), "buy")]
-        assert store.session(told["session_id"]) == [("4", "click"), ("6", "skip")]
+        answers = {(1, 0): "buy"}
+        assert store.session("dora").slates == [
+            [(str(item), answers.get((step, place))) for place, item in enumerate(items(slate))]
+            for step, slate in enumerate([*shown, greedy])
+        ]
+        opened = store.session(told["session_id"])
+        assert opened.opening == [("4", "click"), ("6", "skip")]
+        assert opened.slates == [[(str(item), None) for item in items(told)]]
     finally:
         store.close()
 

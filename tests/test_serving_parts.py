@@ -351,7 +351,7 @@ def test_what_was_shown_and_not_answered_counts_as_skipped_once_the_session_goes
     remembering.told(first, i21="click")
     second, shown = remembering.slate("anna")
     assert (remembering.asked[-1], shown) == (([21], [22, 20]), [22, 20, 19])
-    third, shown = remembering.slate("anna")  # nobody said anything about the second
+    _, shown = remembering.slate("anna")  # nobody said anything about the second
     assert (remembering.asked[-1], shown) == (([21], [22, 20, 22, 20, 19]), [22, 20, 19])
     remembering.told(second, i19="buy")  # late
     remembering.slate("anna")
@@ -365,7 +365,7 @@ def test_what_was_not_answered_may_count_as_unknown(tmp_path: Path) -> None:
     remembering = Remembering(tmp_path / "store.sqlite", memory=memory)
     first, _ = remembering.slate("anna")
     remembering.told(first, i21="click", i20="skip")
-    second, _ = remembering.slate("anna")
+    remembering.slate("anna")
     assert remembering.asked[-1] == ([21], [20])
     remembering.slate("anna")
     assert remembering.asked[-1] == ([21], [20])

@@ -15,8 +15,8 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import PAD, States
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.policies.ranking import top_scored
+from bcd4rec.policies.scorer import SavedScorer
 
 ITEMS, SESSIONS, STEPS, SLATE = 13, 37, 5, 2
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0}
