@@ -164,7 +164,8 @@ class Policy:
         if exploration.kind == "own":
             if not isinstance(self.scorer, Drawing) or self.rule.diversity:
                 raise InputError("Exploration of kind 'own' is for policies that draw their slates, without diversity.")
-            items, propensities = self.scorer.draw(sessions.states, self._left_out(sessions, unavailable), k, rng)
+            left_out = _distinct(self._left_out(sessions, unavailable))
+            items, propensities = self.scorer.draw(sessions.states, left_out, k, rng)
             return Slates(items, propensities, np.full(items.shape, np.nan, np.float32))
         scores = self._available(sessions, candidates, unavailable, only, scores)
         made = make_slates(scores, k, exploration, rng, self._penalty(scores, candidates, loss))
@@ -339,6 +340,14 @@ def _row(items: list[int], width: int) -> IntArray:
     """(1, width) the last items, padded; for one session a list is faster than arrays."""
     recent = items[-width:] if width else []
     return np.array([recent + [PAD] * (width - len(recent))], np.int32)
+
+
+def _distinct(items: IntArray) -> IntArray:
+    """(B, E′) each item of a row (B, E) once, ascending behind the padding; what was skipped was also shown."""
+    ordered = np.sort(items, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = PAD
+    most = int((ordered != PAD).sum(axis=1).max(initial=0))
+    return np.sort(ordered, axis=1)[:, ordered.shape[1] - most :]
 
 
 def _of_pool(pool: IntArray, columns: IntArray) -> IntArray:
