@@ -80,12 +80,7 @@ def test_every_part_of_a_policy_comes_back(tmp_path):
     policy = whole(
         make("popular"),
         memory=Memory(length=3, skips=5, unanswered="unknown"),
-        rule=SlateRule(
-            diversity=0.7,
-            after_skip="exclude",
-            unavailable="shown",
-            exploration=Exploration(kind="epsilon", epsilon=0.2),
-        ),
+        rule=SlateRule(diversity=0.7, after_skip="exclude", unavailable="shown", exploration=EXPLORING),
         responses=Responses(rewards={"no": 0.0, "yes": 2.0}),
         vectors=VECTORS,
         popularity=np.arange(N_ITEMS, dtype=np.int32),
@@ -314,13 +309,8 @@ def test_a_manifest_without_a_checksum_is_refused(saved, name):
 @pytest.mark.parametrize(
     "change",
     [
-        *(
-            {"settings": None},
-            {"settings": []},
-            {"settings": {"method": "sknn"}},
-            {"scorer": None},
-            {"scorer": ["sknn"]},
-        ),
+        *({"settings": None}, {"settings": []}, {"settings": {"method": "sknn"}}),
+        *({"scorer": None}, {"scorer": ["sknn"]}),
         *({"files": None}, {"files": []}, {"memory": None}, {"rule": None}, {"responses": None}, {"about": None}),
     ],
     ids=str,
