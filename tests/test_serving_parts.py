@@ -99,6 +99,21 @@ def test_the_same_request_explores_alike(served: Served) -> None:
     assert slates[0] == slates[1] != slates[2]
 
 
+@pytest.mark.parametrize("kind", ["none", "epsilon", "softmax"])
+@pytest.mark.parametrize("diversity", [0.0, 1.0])
+def test_no_candidates_give_an_empty_slate(served: Served, kind: str, diversity: float) -> None:
+    if kind == "softmax" and diversity:
+        pytest.skip("refused together")
+    policy = replace(served.policy, vectors=np.ones((ITEMS, 1), np.float32))
+    policy = policy.with_rule(exploration={"kind": kind}, diversity=diversity)
+    recommender, sessions = Recommender(replace(served, policy=policy)), policy.read([], [2]).sessions
+    for pool in ([], [2]):  # 2 was liked
+        slate = recommender.slate(sessions, 3, generator(0, "x"), pool)
+        assert [part.shape for part in slate] == [(1, 0)] * 3
+    nothing, asked = np.empty((1, 0), np.int32), np.array([[4, PAD]], np.int32)
+    assert policy.propensities(sessions, asked, nothing).tolist() == [[0.0, 1.0]]
+
+
 # ---- requests that arrive together
 
 

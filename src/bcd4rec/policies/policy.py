@@ -167,6 +167,7 @@ class Policy:
             left_out = _distinct(self._left_out(sessions, unavailable))
             items, propensities = self.scorer.draw(sessions.states, left_out, k, rng)
             return Slates(items, propensities, np.full(items.shape, np.nan, np.float32))
+        candidates = _some(candidates)
         scores = self._available(sessions, candidates, unavailable, only, scores)
         made = make_slates(scores, k, exploration, rng, self._penalty(scores, candidates, loss))
         return made if candidates is None else made._replace(items=_of_pool(candidates, made.items))
@@ -179,6 +180,7 @@ class Policy:
         unavailable: IntArray | None = None,
     ) -> FloatArray:
         """(B, K) with which probability this policy puts each of `items` (B, K) in its place, given those above."""
+        candidates = _some(candidates)
         scores = self._available(sessions, candidates, unavailable)
         if candidates is None:
             return slate_propensities(scores, items, self.rule.exploration, self._penalty(scores, None))
@@ -348,6 +350,11 @@ def _distinct(items: IntArray) -> IntArray:
     ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = PAD
     most = int((ordered != PAD).sum(axis=1).max(initial=0))
     return np.sort(ordered, axis=1)[:, ordered.shape[1] - most :]
+
+
+def _some(pool: IntArray | None) -> IntArray | None:
+    """A pool of at least one column, so that nobody has to think of none."""
+    return pool if pool is None or pool.shape[1] else np.full((len(pool), 1), PAD, np.int32)
 
 
 def _of_pool(pool: IntArray, columns: IntArray) -> IntArray:
