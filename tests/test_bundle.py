@@ -301,7 +301,7 @@ def changed(folder: Path, **values: Any) -> None:
 def test_a_manifest_that_names_other_files_is_refused(saved, name):
     outside = saved.parent / "outside.txt"
     outside.write_text("hello")
-    files = json.loads((saved / MANIFEST).read_text())["files"]
+    files = json.loads((saved / MANIFEST).read_text())["checksums"]
     changed(saved, files=files | {name: bundle.checksum(outside)})
     assert "is damaged" in refused(saved)
     outside.unlink()
@@ -309,7 +309,7 @@ def test_a_manifest_that_names_other_files_is_refused(saved, name):
 
 @pytest.mark.parametrize("name", FILES[:2])
 def test_a_manifest_without_a_checksum_is_refused(saved, name):
-    files = json.loads((saved / MANIFEST).read_text())["files"]
+    files = json.loads((saved / MANIFEST).read_text())["checksums"]
     del files[name]
     changed(saved, files=files)
     assert "is damaged" in refused(saved)
@@ -320,7 +320,7 @@ def test_a_manifest_without_a_checksum_is_refused(saved, name):
     [
         *({"settings": None}, {"settings": []}, {"settings": {"method": "sknn"}}),
         *({"scorer": None}, {"scorer": ["sknn"]}),
-        *({"files": None}, {"files": []}, {"memory": None}, {"rule": None}, {"responses": None}, {"about": None}),
+        *({"checksums": None}, {"checksums": []}, {"memory": None}, {"rule": None}, {"responses": None}, {"about": None}),
     ],
     ids=str,
 )
@@ -356,7 +356,7 @@ def test_an_unknown_kind(saved):
 
 def signed(folder: Path, name: str) -> None:
     """As if a file had been saved as it is now."""
-    files = json.loads((folder / MANIFEST).read_text())["files"]
+    files = json.loads((folder / MANIFEST).read_text())["checksums"]
     changed(folder, files=files | {name: bundle.checksum(folder / name)})
 
 

@@ -188,7 +188,7 @@ def damaged_copy(folder: Path, to: Path, arrays: dict[str, Any]) -> Path:
         (to / file.name).write_bytes(file.read_bytes())
     save_file(arrays, to / bundle.ARRAYS)
     manifest = json.loads((to / "manifest.json").read_text())  # as if it had been saved so
-    manifest["files"][bundle.ARRAYS] = bundle.checksum(to / bundle.ARRAYS)
+    manifest["checksums"][bundle.ARRAYS] = bundle.checksum(to / bundle.ARRAYS)
     (to / "manifest.json").write_text(json.dumps(manifest))
     return to
 
