@@ -16,6 +16,7 @@ from bcd4rec.experiments import searching
 from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
 from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.registry import INSTALL
 
 if TYPE_CHECKING:
     from bcd4rec.training import Report, Trainer
@@ -79,7 +80,12 @@ def fit(
     if device == "cuda":
         raise InputError(f"--device cuda is for agents, and {method} is a baseline; train it without.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
-    policy = baseline.fit(dataset, seed)
+    try:
+        policy = baseline.fit(dataset, seed)
+    except ModuleNotFoundError as error:  # of a baseline that recommends without what it learns with
+        if error.name != "torch":
+            raise
+        raise InputError(f"Learning {method} needs torch: {INSTALL}.") from None
     return Fitted(policy, _kind(policy), about | {"config": baseline.model_dump(mode="json")})
 
 
