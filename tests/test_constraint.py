@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from bcd4rec import constraint
 from bcd4rec.constraint import AllowedSets, allowed_mask, mask_values
+from bcd4rec.policies.evidence_policy import BehaviourWeights
+from bcd4rec.serving.model import _allowed as served
 
 
 def log_probabilities(rows: int, items: int, seed: int = 0, spread: float = 2.0) -> torch.Tensor:
@@ -46,6 +49,18 @@ def test_beta_one_leaves_the_mode_and_beta_zero_leaves_everything():
     assert (allowed_mask(scores, 1.0).to(torch.int8).argmax(dim=1) == scores.argmax(dim=1)).all()
     assert allowed_mask(scores, 0.0).all()
     assert allowed_mask(scores, 1.0, "literal").sum(dim=1).tolist() == [1] * 11
+
+
+def test_exactly_beta_times_the_mode_is_allowed_where_it_is_relative():
+    """p ≥ β · max p and not >; the literal form is p > β."""
+    half = math.log(0.5)
+    scores = torch.tensor([[0.0, half, half - 1e-3]])
+    assert allowed_mask(scores, 0.5).tolist() == [[True, True, False]]
+    assert allowed_mask(scores, 0.5, "literal").tolist() == [[True, False, False]]
+    logits = scores.numpy()
+    assert BehaviourWeights(np.zeros(3, np.float32), 0.5).allowed(logits).tolist() == [[True, True, False]]
+    assert served(logits, 0.5, "relative").tolist() == [[True, True, False]]
+    assert served(logits, 0.5, "literal").tolist() == [[True, False, False]]
 
 
 def test_a_forbidden_zero_does_not_beat_an_allowed_negative_value():

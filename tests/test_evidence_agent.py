@@ -84,6 +84,7 @@ def material_of(config: QLearningConfig, dataset: Dataset = DATASET) -> Learning
 # A plain agent, one transition, fraction and entry at a time
 
 Weights = dict[str, Tensor]
+Moments = dict[str, tuple[Tensor, Tensor]]
 
 
 class Plain:
@@ -91,9 +92,8 @@ class Plain:
 
     def __init__(self, config: QLearningConfig, network: EvidenceNetwork, dataset: Dataset, model: ResponseModel):
         self.config, self.dataset, self.model = config, dataset, model
-        self.online = {name: one.detach().double().requires_grad_() for name, one in network.named_parameters()}
+        self.online, self.moments = parameters(network)
         self.target = {name: one.detach().clone() for name, one in self.online.items()}
-        self.moments = {name: (torch.zeros_like(one), torch.zeros_like(one)) for name, one in self.target.items()}
         self.unit = 7.0  # from −2 to 5
         self.mean = float(SAMPLE.transitions.reward.astype(np.float64).mean()) if config.centre_rewards else 0.0
         self.sizes = np.sqrt((SAMPLE.rows.astype(np.float64) ** 2).mean(axis=0))
@@ -174,11 +174,7 @@ class Plain:
                 after = summary(self.dataset.states[shown.next_state[[row]]])[0].astype(np.float64)
                 actions = self.next_actions(int(SAMPLE.fold[row]), int(shown.next_state[row]), behaviour)
                 with torch.no_grad():
-                    means = [
-                        sum(float(self.value(self.online, after, one, tau)) for tau in self.fractions())
-                        for one in actions
-                    ]
-                    best = actions[means.index(max(means))]
+                    best = self.follow(after, actions, b, int(row), step)
                     share = 0.9 * (min(1.0, step / until) if until else 1.0)
                     for m, tau in enumerate(target_taus[b]):
                         target[m] += share * float(self.value(self.target, after, best, tau))
@@ -197,27 +193,51 @@ class Plain:
         preferences = self.online["weights"] * scale[:INPUTS] + added[:INPUTS]
         return total + config.shrink * self.count() / 4 * (preferences[1:] ** 2).sum()
 
+    def follow(self, after: np.ndarray, actions: list[np.ndarray], b: int, row: int, step: int) -> np.ndarray:
+        """The next action: the best by the online network."""
+        means = [sum(float(self.value(self.online, after, one, tau)) for tau in self.fractions()) for one in actions]
+        return actions[means.index(max(means))]
+
     def update(self, rows: np.ndarray, step: int, behaviour: np.ndarray | None) -> float:
         config = self.config
-        loss = self.loss(rows, step, behaviour)
-        slopes = dict(zip(self.online, torch.autograd.grad(loss, list(self.online.values())), strict=True))
-        norm = math.sqrt(sum(float((one**2).sum()) for one in slopes.values()))
-        rate = config.learning_rate * (1 - config.decay * step / config.updates)
-        with torch.no_grad():
-            for name, slope in slopes.items():
-                slope = slope * min(1.0, config.clip / (norm + 1e-6))
-                first, second = self.moments[name]
-                first.mul_(0.9).add_(0.1 * slope)
-                second.mul_(0.999).add_(0.001 * slope**2)
-                self.online[name] *= 1 - rate * config.weight_decay
-                steps = step + 1
-                self.online[name] -= rate * (first / (1 - 0.9**steps)) / ((second / (1 - 0.999**steps)).sqrt() + 1e-8)
-                if config.target == "polyak":
-                    self.target[name] += config.polyak * (self.online[name] - self.target[name])
+        norm = descend(self.online, self.moments, self.loss(rows, step, behaviour), config, step)
+        if config.target == "polyak":
+            with torch.no_grad():
+                for name, one in self.online.items():
+                    self.target[name] += config.polyak * (one - self.target[name])
         return norm
 
     def copy(self) -> None:
         self.target = {name: one.detach().clone() for name, one in self.online.items()}
+
+
+def descend(weights: Weights, moments: Moments, loss: Tensor, config: QLearningConfig, step: int) -> float:
+    """One step of AdamW on a clipped gradient, whose norm it was."""
+    slopes = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+    norm = math.sqrt(sum(float((one**2).sum()) for one in slopes.values()))
+    rate = config.learning_rate * (1 - config.decay * step / config.updates)
+    with torch.no_grad():
+        for name, slope in slopes.items():
+            slope = slope * min(1.0, config.clip / (norm + 1e-6))
+            first, second = moments[name]
+            first.mul_(0.9).add_(0.1 * slope)
+            second.mul_(0.999).add_(0.001 * slope**2)
+            weights[name] *= 1 - rate * config.weight_decay
+            steps = step + 1
+            weights[name] -= rate * (first / (1 - 0.9**steps)) / ((second / (1 - 0.999**steps)).sqrt() + 1e-8)
+    return norm
+
+
+def parameters(network: torch.nn.Module) -> tuple[Weights, Moments]:
+    """In double precision, and Adam's moments of them."""
+    found = {name: one.detach().double().requires_grad_() for name, one in network.named_parameters()}
+    return found, {name: (torch.zeros_like(one), torch.zeros_like(one)) for name, one in found.items()}
+
+
+def same_parameters(network: torch.nn.Module, wanted: Weights, name: str) -> None:
+    for part, found in network.named_parameters():
+        expected = wanted[part].detach().numpy()
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=2e-3, atol=1e-3, err_msg=f"{name} {part}")
 
 
 @pytest.mark.parametrize(
@@ -248,15 +268,8 @@ def test_updates_by_plain_loops(head, changes):
         told = agent.update(take(SAMPLE.transitions, rows), step)
         norms.append(plain.update(rows, step, behaviour))
         assert math.isfinite(told.loss)
-        for name, network, wanted in (("online", agent.network, plain.online), ("target", agent.target, plain.target)):
-            for part, found in network.named_parameters():
-                np.testing.assert_allclose(
-                    found.detach().numpy(),
-                    wanted[part].detach().numpy(),
-                    rtol=2e-3,
-                    atol=1e-3,
-                    err_msg=f"{name} {part}",
-                )
+        same_parameters(agent.network, plain.online, "online")
+        same_parameters(agent.target, plain.target, "target")
     assert (max(norms) > config.clip) == ("clip" not in changes)
 
 

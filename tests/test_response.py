@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd4rec.data.states import PAD
+from bcd4rec.models import response_training
 from bcd4rec.models.response import ResponseModel, ResponseShape
 from bcd4rec.models.response_training import (
     MOST,
@@ -213,3 +214,34 @@ def test_a_response_that_nobody_gave_stays_finite() -> None:
     said = log_probabilities(model, world(100, 3))
     assert np.isfinite(said).all()
     assert np.exp(said)[:, 3].max() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "passes", "best"),
+    [
+        (1, [3.0, 2.0, 2.5, 1.0, 0.5], 3, 2),
+        (2, [3.0, 2.0, 2.5, 2.6, 1.0], 4, 2),
+        (2, [3.0, 2.0, 2.5, 1.5, 1.6, 1.7, 1.0], 6, 4),  # a better pass begins the count anew
+        (3, [3.0, 3.0, 3.0, 3.0, 1.0], 4, 1),  # as good is no better
+        (3, [3.0, 2.0, 1.0], 3, 3),
+    ],
+)
+def test_patience_is_how_many_passes_may_be_no_better(monkeypatch, patience, losses, passes, best):
+    model, config = random_model(), ResponseTraining(patience=patience, epochs=len(losses))
+    number = 0
+
+    def learn(*_: object) -> float:
+        nonlocal number
+        number += 1
+        with torch.no_grad():
+            model.bias.fill_(number)
+        return 0.0
+
+    monkeypatch.setattr(response_training, "_pass", learn)
+    monkeypatch.setattr(response_training, "log_loss", lambda *_: losses[number - 1])
+    monkeypatch.setattr(response_training, "log_probabilities", lambda *_: None)
+    monkeypatch.setattr(response_training, "scale", lambda *_: None)
+    epochs = list(fit_responses(model, config, None, None, np.random.default_rng(0)))
+    assert [epoch.number for epoch in epochs] == list(range(1, passes + 1))
+    assert [epoch.number for epoch in epochs if epoch.best][-1] == best
+    assert (model.bias == best).all()

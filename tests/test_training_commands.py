@@ -11,15 +11,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from bcd4rec.agents.presets import PRESETS
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import RECSIM
 from bcd4rec.data.schema import Log
+from bcd4rec.errors import InputError
 from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.policies import bundle
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.training import device_of
 
 SETTINGS = ("evidence=false", "pretraining=svd", "behaviour_epochs=1", "dimension=8", "encoder=meanpool")
 QUICK = [part for setting in SETTINGS for part in ("--set", setting)]
@@ -138,8 +141,11 @@ def test_baselines_train_by_the_same_command(dataset: Path, tmp_path: Path) -> N
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta=2"], "beta: found '2'"),
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "beta"], "expected key=value"),
         (["train", "iqn", "DATA", "--out", "OUT", "--set", "layers=3"], "layers is for evidence=false; add --set ev"),
-        (["train", "iqn", "DATA", "--out", "OUT", "--preset", "book"], "Unknown preset 'book' of the agents"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--preset", "book"], "Unknown preset 'book' of iqn; known are paper"),
         (["train", "stan", "DATA", "--out", "OUT", "--preset", "paper"], "--preset is for agents (bcd4rec, bcq"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--device", "tpu"], "--device: found 'tpu', expected auto, cpu or"),
+        (["train", "stan", "DATA", "--out", "OUT", "--device", "cuda"], "--device cuda is for agents, and stan is a"),
+        (["train", "iqn", "DATA", "--out", "OUT", "--set", "level=0.1"], "level is for risk=cvar and risk=optimistic"),
         (["train", "iqn", "DATA/none", "--out", "OUT"], "is not a folder"),
         (["train", "iqn", "DATA", "--out", "DATA"], "exists already"),
         (["train", "iqn", "DATA", "--out", "OUT", "--resume"], "nothing to resume"),
@@ -155,6 +161,52 @@ def test_bad_input_is_one_sentence(arguments: list[str], words: str, dataset: Pa
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from bcd4rec.cli import main; main()"
+
+
+def run_without_torch(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    """As on a machine where torch is not installed."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize("name", ["category_popular", "ctr", "markov", "popular", "response", "sknn", "stan", "vsknn"])
+def test_baselines_that_need_no_torch_train_without_it(name: str, dataset: Path, tmp_path: Path) -> None:
+    done = run_without_torch("train", name, dataset, "--out", tmp_path / "policy", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == name
+
+
+@pytest.mark.parametrize("name", ["bcd4rec", "cql", "item2vec", "gru4rec"])
+def test_without_torch_agents_say_what_they_need(name: str, dataset: Path, tmp_path: Path) -> None:
+    done = run_without_torch("train", name, dataset, "--out", tmp_path / "policy")
+    assert done.returncode == 2
+    assert "needs torch: pip install 'bcd4rec[train]'." in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_device_is_one_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, found in ((False, "cpu"), (True, "cuda")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert device_of("auto") == found
+        assert device_of("cpu") == "cpu"
+    assert device_of("cuda") == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"--device cuda: torch .* finds no GPU; use --device cpu, or install"):
+        device_of("cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_training_on_a_device_and_by_a_risk_measure(device: str, dataset: Path, tmp_path: Path) -> None:
+    if device == "auto" and torch.cuda.is_available():
+        pytest.skip("the machine has a GPU, whose bits are its own")
+    quick = ["--set", "updates=3", "--set", "risk=cvar", "--set", "level=0.3", "--search", "none"]
+    done = run("train", "qrdqn", dataset, "--out", tmp_path / "policy", "--device", device, *quick)
+    assert done.returncode == 0, done.stderr
+    settings = json.loads((tmp_path / "policy" / "manifest.json").read_text())["settings"]
+    assert settings["risk"] == {"measure": "cvar", "level": 0.3}
 
 
 def test_the_papers_settings_have_a_name_and_can_be_changed(dataset: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class CRR(QLearningConfig):
     scores_are_returns: ClassVar[bool] = False
 
     head: HeadName = "fixed"
-    temperature: float = Field(default=1.0, gt=0, description="β: how little a large advantage counts.")
+    temperature: float = Field(default=0.3, gt=0, description="β: how little a large advantage counts.")
     most: float = Field(default=20.0, gt=0, description="Largest weight of a logged action.")
 
     @model_validator(mode="after")

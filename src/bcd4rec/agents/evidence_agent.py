@@ -247,7 +247,8 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         unit = np.float32(self.material.unit)
         returns = ReturnWeights(
             rows[:, 0].copy(),
-            (rows[:, 1:INPUTS] * unit / self.material.sizes).astype(np.float32),
+            # In the order in which a bundle holds it, so that sums over it are the same bits.
+            np.ascontiguousarray(rows[:, 1:INPUTS] * unit / self.material.sizes, np.float32),
             rows[:, INPUTS] - nothing,
             (nothing * unit - rows[:, 0] * self.material.reward_mean + self.offset).astype(np.float32),
             torch.cat((first.weight, first.bias[:, None]), dim=1).numpy(),

@@ -15,6 +15,7 @@ from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy, learned_policy
 from bcd4rec.policies.scorer import SavedScorer
+from bcd4rec.registry import INSTALL
 
 if TYPE_CHECKING:
     from bcd4rec.training import Report, Trainer
@@ -90,8 +91,13 @@ def fit(
     if device == "cuda":
         raise InputError(f"--device cuda is for agents, and {method} is a baseline; train it without.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
-    policy = baseline.fit(dataset, seed)
-    return Fitted(policy, about | {"config": baseline.model_dump(mode="json")})
+    try:
+        scorer = baseline.fit(dataset, seed)
+    except ModuleNotFoundError as error:  # of a baseline that recommends without what it learns with
+        if error.name != "torch":
+            raise
+        raise InputError(f"Learning {method} needs torch: {INSTALL}.") from None
+    return Fitted(scorer, about | {"config": baseline.model_dump(mode="json")})
 
 
 def _fit_agent(
