@@ -65,6 +65,11 @@ class RawLog:
 
         return kind_of(log_files(self.path)[0])
 
+    @property
+    def whole_folders(self) -> bool:
+        """Whether all files of a folder are read, whatever their names."""
+        return self.name in ("csv", "jsonl", "parquet")
+
     def inputs(self) -> list[Path]:
         """What an output must never replace."""
         return [self.path, *([Path(self.map)] if self.map is not None and self.map.endswith(".toml") else [])]

@@ -96,7 +96,8 @@ def prepare(
     refuse_existing(out, force, "dataset", [*raw.inputs(), keep])
     if keep is not None:
         refuse_existing(keep, force, inputs=raw.inputs())
-        _refuse_beside_inputs(keep, logs)
+        if raw.whole_folders:
+            _refuse_beside_inputs(keep, logs)
     with progress() as tick, raw.canonical(reader, tick, keep, force, out) as (log, reading):
         responses = responses_of(log, rewards, positive, target)
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)

@@ -10,7 +10,7 @@ from bcd4rec.data.sessions import MICROSECONDS_PER_DAY
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 
-LONGEST_PERIOD = 3_650_000  # days, ten thousand years: microseconds of it still fit into 64 bits
+LONGEST_PERIOD = 1e12  # days, longer than any calendar, and a number that can still be counted
 
 
 class SplitConfig(Config):
@@ -33,7 +33,7 @@ class SplitConfig(Config):
             if self.test:
                 raise ValueError("a split by time takes its test sessions from a period, not from a share")
             if any(not 0 < days <= LONGEST_PERIOD for days in self.periods.values()):
-                raise ValueError(f"every period needs a number of days above 0 and at most {LONGEST_PERIOD:,}")
+                raise ValueError(f"every period needs a number of days above 0 and at most {LONGEST_PERIOD:g}")
             if "validation" in self.periods:
                 raise ValueError("validation is a share of train and cannot be a period")
         elif self.periods:
