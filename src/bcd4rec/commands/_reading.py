@@ -65,6 +65,10 @@ class RawLog:
 
         return kind_of(log_files(self.path)[0])
 
+    def item_name(self, reader: "Reader | None") -> str:
+        """What the user calls an item's id."""
+        return str(getattr(reader, "map", {}).get("item_id", "item_id"))
+
     @property
     def whole_folders(self) -> bool:
         """Whether all files of a folder are read, whatever their names."""
@@ -127,7 +131,7 @@ class RawLog:
             log = _kept(log, keep, force)
             about = {"format": self.name, "options": reader.model_dump(mode="json")} | reading
             with _worded(log, self.path if keep is None else keep):
-                yield open_log(log, "s", False, self.sort), about
+                yield open_log(log, "s", False, self.sort).called(getattr(reader, "map", {})), about
 
 
 def _kept(log: Path, keep: Path | None, force: bool) -> Path:

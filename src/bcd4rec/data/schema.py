@@ -7,9 +7,9 @@ happened that nobody recommended.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import polars as pl
 
@@ -80,6 +80,11 @@ class Log:
         self._time_formats = {
             table.path: self.options.time_format or _iso_format(table) for table in self.tables if self.clock
         }
+
+    def called(self, own_names: dict[str, str]) -> Self:
+        """The log, whose columns messages call as the raw file does."""
+        self.tables = [replace(table, own_names={**table.own_names, **own_names}) for table in self.tables]
+        return self
 
     def has(self, column: str) -> bool:
         return column in self.columns

@@ -54,18 +54,28 @@ def assign_splits(
             raise InputError("A split by time needs a column timestamp; this log has only steps: split by session.")
         kept, dropped = _by_time(sessions, config)
     else:
-        order = generator(seed, "split", "test").permutation(len(sessions))
-        test = pl.Series(order < round(config.test * len(sessions)))
+        units = _units(sessions)
+        order = generator(seed, "split", "test").permutation(units.n_unique())
+        test = pl.Series(order < round(config.test * len(order))).gather(units)
         split = pl.when(test).then(pl.lit("test")).otherwise(pl.lit("train"))
         kept, dropped = sessions.with_columns(split.alias("split")), {}
-    train = kept.with_row_index("_row").filter(pl.col("split") == "train")["_row"]
+    units = _units(kept)
+    train = units.filter(kept["split"] == "train").unique(maintain_order=True)
     if train.is_empty():
         raise InputError("No session is left to train on; make the train period longer or the test share smaller.")
     chosen = generator(seed, "split", "validation").permutation(len(train))[: round(config.validation * len(train))]
-    validation = pl.int_range(pl.len()).is_in(train.gather(chosen).implode())
+    validation = pl.lit(units.is_in(train.gather(chosen).implode())) & (pl.col("split") == "train")
     return kept.with_columns(
         pl.when(validation).then(pl.lit("validation")).otherwise(pl.col("split")).alias("split")
     ), dropped
+
+
+def _units(sessions: pl.DataFrame) -> pl.Series:
+    """(sessions,) what is drawn as a whole: the number of the user, or of the session where nobody knows the user."""
+    if "user_id" not in sessions.columns:
+        return pl.Series(range(len(sessions)), dtype=pl.Int64)
+    numbered = sessions.select(pl.struct("user_id", pl.when(pl.col("user_id").is_null()).then("session_id")))
+    return numbered.to_series().rank("dense").cast(pl.Int64) - 1
 
 
 def _by_time(sessions: pl.DataFrame, config: SplitConfig) -> tuple[pl.DataFrame, dict[str, int]]:

@@ -8,7 +8,7 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from bcd4rec.data.files import Kind, log_files
-from bcd4rec.data.readers._slates import LISTS, SlateColumns
+from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
@@ -41,6 +41,8 @@ class ColumnsReader(Reader):
     responses: dict[str, str] = Field(default_factory=dict)
     """Which response each value of the response column is, `organic:click` for one that nobody recommended, or `drop`
     to leave its rows out; empty: as they are."""
+    every: str = ""
+    """The response of every row of a file that has no column of responses, e.g. click for a log of clicks."""
     time_unit: Literal["s", "ms", "us"] = "s"
     """Unit of a numeric time, counted from 1970."""
     time_format: str = ""
@@ -125,6 +127,10 @@ class ColumnsReader(Reader):
         if self._lists:
             table = SlateColumns(own_names, self.list_separator, self.mark).unrolled(table, number, seen, reading)
         given = {name: name for name in table.columns} if self._lists else own_names
+        if self.every and not ({"response", *TOUCHES} & set(own_names) or self.mark):
+            told = {"response": pl.lit(self.every)}
+            table = replace(table, frame=table.frame.with_columns(**told), columns=(*table.columns, "response"))
+            given = given | {"response": "response"}
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
         table = self._first_category(replace(picked, own_names={**picked.own_names, **table.own_names}))
         return self._answered(table, reading) if self.responses else table
@@ -178,7 +184,7 @@ def _one_step(table: Table, own_names: dict[str, str]) -> Table:
 def drop_rare(first: Path, out: Path, min_support: int, reading: Reading) -> None:
     """Write the log without items of few impressions, and without sessions of which nothing was recommended then."""
     rows = pl.scan_parquet(first, glob=False)
-    shown_rows = ~pl.col("organic") if "organic" in rows.collect_schema() else pl.lit(True)
+    shown_rows = ~pl.col("organic") if "organic" in rows.collect_schema() else pl.col("item_id").is_not_null()
     items = rows.group_by("item_id").agg(shown_rows.sum().alias("len")).filter(pl.col("len") >= min_support)
     kept = rows.join(items.collect(engine="streaming").lazy(), on="item_id", how="semi", maintain_order="left")
     sessions = kept.filter(shown_rows).select("session_id").unique().collect(engine="streaming")
