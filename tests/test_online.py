@@ -161,7 +161,7 @@ def test_the_command_writes_a_policy_and_logs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [one["epsilon"] for one in told["rounds"]] == pytest.approx([1.0, 0.1])
-    assert sorted(path.name for path in logs.iterdir()) == ["round-1.parquet", "round-2.parquet"]
+    assert sorted(path.name for path in logs.iterdir()) == ["manifest.json", "round-1.parquet", "round-2.parquet"]
     assert pl.read_parquet(logs / "round-2.parquet")["propensity"].is_between(0, 1).all()
     scored = run("evaluate", "random", out, "oracle", "--users", 20, "--json")
     assert scored.returncode == 0, scored.stderr

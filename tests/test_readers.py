@@ -438,7 +438,7 @@ def test_rules_and_columns_can_say_that_nobody_recommended_it(tmp_path: Path) ->
 
 
 def test_all_formats_are_registered_by_their_names() -> None:
-    assert READERS.names() == ["csv", "diginetica", "parquet", "sequences", "trivago"]
+    assert READERS.names() == ["csv", "diginetica", "jsonl", "parquet", "sequences", "trivago"]
     for name in READERS:
         fields = READERS[name].model_fields
         assert all(field.description for field in fields.values()), name

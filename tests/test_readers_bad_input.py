@@ -272,7 +272,9 @@ def test_options_that_make_no_sense(raw: Path, tmp_path: Path, args: list[str], 
 
 
 def test_formats_and_places_that_do_not_exist(raw: Path, tmp_path: Path) -> None:
-    assert "Unknown format 'digi'; known are csv, diginetica, parquet" in refused(tmp_path, raw, "--format", "digi")
+    assert "Unknown format 'digi'; known are csv, diginetica, jsonl, parquet" in refused(
+        tmp_path, raw, "--format", "digi"
+    )
     nowhere = tmp_path / "nowhere"
     for name in ("csv", "diginetica", "parquet", "sequences", "trivago"):
         assert f"{nowhere} does not exist; expected raw logs" in refused(tmp_path, nowhere, "--format", name)

@@ -55,7 +55,7 @@ def test_path_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_folder_without_tables(tmp_path: Path) -> None:
     csv(tmp_path / "notes.txt", "hello")
-    assert "without .parquet or .csv files" in refusal(tmp_path)
+    assert "without .parquet, .csv, .tsv, .jsonl, .ndjson files" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
@@ -68,8 +68,9 @@ def test_file_that_is_not_parquet(tmp_path: Path, text: str) -> None:
     assert "is not a Parquet file (it starts with b" in refusal(csv(tmp_path / "a.parquet", text))
 
 
-def test_csv_under_another_name_is_told_its_name(tmp_path: Path) -> None:
-    assert "must be named .csv" in refusal(csv(tmp_path / "a.txt", GOOD))
+def test_a_file_under_another_name_is_known_by_its_content(tmp_path: Path) -> None:
+    assert Log(csv(tmp_path / "a.txt", GOOD)).tables[0].text
+    assert "is not a Parquet file" in refusal(csv(tmp_path / "b.txt", "hello"))
 
 
 def test_parquet_cut_short(tmp_path: Path) -> None:

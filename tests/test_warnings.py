@@ -13,10 +13,11 @@ from bcd4rec.data import checking
 from bcd4rec.data.checking import check
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log
-from bcd4rec.data.warnings import RULES, LogCounts, positions_without_meaning, unknown_items, warnings_of
+from bcd4rec.data.warnings import DAY, RULES, Clock, LogCounts, positions_without_meaning, unknown_items, warnings_of
 from test_cli import result, run
 
 RESPONSES = Responses(rewards={"skip": 0, "click": 1, "buy": 5})
+YEAR = 365 * DAY
 FALLING = np.array([300, 200, 150, 100, 80, 50])
 GOOD = LogCounts(
     sessions=300,
@@ -32,6 +33,10 @@ GOOD = LogCounts(
     shown_by_place=np.full(6, 2000),
     liked_by_place=FALLING,
     organic_skips=0,
+    inverse_propensities=12_000 * 40.0,
+    certain=300,
+    slates_of_one_place=100,
+    clock=Clock(first=40 * YEAR, last=41 * YEAR, now=50 * YEAR, early=0),
 )
 
 
@@ -76,6 +81,43 @@ def test_a_good_log_gets_no_warning() -> None:
         ("no propensities", {"propensities": 1}, {"propensities": 0}, 0, "none of 12,000 impressions"),
         ("no positions", {"without_position": 0}, {"without_position": 7}, 7, "7 impressions in slates"),
         ("few sessions", {"sessions": 20}, {"sessions": 19, "sessions_of_one_slate": 2}, 19, "the log has 19 sessions"),
+        ("one position", {"slates_of_one_place": 999}, {"slates_of_one_place": 1000}, 1000, "in 1,000 of 2,000 slates"),
+        ("certain propensities", {"certain": 11_999}, {"certain": 12_000}, 12_000, "all 12,000 propensities are 1"),
+        (
+            "small propensities",
+            {"inverse_propensities": 12_000 * 100.0},
+            {"inverse_propensities": 12_000 * 101.0},
+            101,
+            "1 / propensity is 101 on average, which with 50 items",
+        ),
+        (
+            "clock stands",
+            {"clock": Clock(40 * YEAR, 40 * YEAR + 1, 50 * YEAR, 0)},
+            {"clock": Clock(40 * YEAR, 40 * YEAR, 50 * YEAR, 0)},
+            300,
+            "all rows of 300 sessions have the same time",
+        ),
+        (
+            "clock ahead",
+            {"clock": Clock(40 * YEAR, 50 * YEAR + DAY, 50 * YEAR, 0)},
+            {"clock": Clock(40 * YEAR, 50 * YEAR + 3 * DAY, 50 * YEAR, 0)},
+            3,
+            "the last row is 3 days in the future",
+        ),
+        (
+            "clock units",
+            {"clock": Clock(40 * YEAR, 41 * YEAR, 50 * YEAR, 0)},
+            {"clock": Clock(1, 41 * YEAR, 50 * YEAR, 2)},
+            2,
+            "2 of 300 sessions begin before 1980; units are mixed",
+        ),
+        (
+            "clock units",
+            {"clock": None},
+            {"clock": Clock(1, 2, 50 * YEAR, 300)},
+            300,
+            "300 of 300 sessions begin before 1980; name the unit of the time with --time-unit",
+        ),
         ("organic skips", {"organic_skips": 0}, {"organic_skips": 3}, 3, "3 organic events are skips"),
     ],
 )
@@ -127,9 +169,16 @@ def random_log(organic: bool = True) -> list[dict[str, Any]]:
             size = int(rng.choice([1, 4, 5, 7]))
             for place, item in enumerate(rng.permutation(60)[:size]):
                 row = {"session_id": session, "timestamp": time, "request_id": f"{session}-{request}"}
+<<<<<<< HEAD
                 row |= {"position": place if rng.random() < 0.9 else None, "item_id": int(item)}
                 row |= {"response": str(rng.choice(["skip", "click"])), "organic": False}
                 rows.append(row | {"propensity": 0.5 if rng.random() < 0.3 else None})
+=======
+                row |= {"position": place if luck.random() < 0.9 else None, "item_id": int(item)}
+                row |= {"response": str(luck.choice(["skip", "click"])), "organic": False}
+                row |= {"position": 0} if request == 2 else {}  # the place of the page
+                rows.append(row | {"propensity": float(luck.choice([0.5, 0.2, 1.0])) if luck.random() < 0.3 else None})
+>>>>>>> outputs
             time += 1
         for _ in range(int(rng.integers(0, 3)) if organic else 0):
             time += 1
@@ -167,6 +216,14 @@ def test_the_counts_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pytes
     assert found.slates == len(several)
     assert found.slates_with_positive == sum(any(row["response"] == "click" for row in slate) for slate in several)
     assert found.without_position == sum(row["position"] is None for slate in several for row in slate)
+    known = [row["propensity"] for row in shown if row["propensity"] is not None]
+    assert found.inverse_propensities == pytest.approx(sum(1 / one for one in known))
+    assert found.certain == sum(one == 1 for one in known) > 0
+    places = [{row["position"] for row in slate} for slate in several]
+    assert found.slates_of_one_place == sum(len(one) == 1 and None not in one for one in places) > 0
+    assert found.clock is not None
+    assert (found.clock.first, found.clock.last) == (0, max(row["timestamp"] for row in rows) * 1_000_000)
+    assert found.clock.early == len(every)
     for place in range(9):
         here = [row for row in long if row["position"] == place]
         assert found.shown_by_place[place] == len(here)
@@ -189,4 +246,4 @@ def test_warnings_are_told_in_words_and_in_json(tmp_path: Path) -> None:
     assert told["ok"] is True
     assert {"organic skips", "no positions"} <= {one["kind"] for one in told["warnings"]}
     assert all(one["message"] in " ".join(done.stderr.split()) for one in told["warnings"])
-    assert len(RULES) == 10
+    assert len(RULES) == 16

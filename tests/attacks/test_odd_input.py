@@ -52,18 +52,18 @@ def test_pretraining_where_nothing_follows_anything(tmp_path: Path) -> None:
     works("train", "bcd4rec", tmp_path / "data", "--out", tmp_path / "policy", *given)
 
 
-@pytest.mark.parametrize("days", ["1e300", "3650001", "inf"])
+@pytest.mark.parametrize("days", ["1e300", "1e13", "inf"])
 def test_periods_beyond_all_time(tmp_path: Path, days: str) -> None:
     args = ("prepare", written(tmp_path / "log.csv", 3), "--out", tmp_path / "data", "--split", "time")
-    assert "at most 3,650,000" in fails(*args, "--periods", f"train={days}")
-    works(*args, "--periods", "train=3650000")
+    assert "at most 1e+12" in fails(*args, "--periods", f"train={days}")
+    works(*args, "--periods", "train=1e12")
 
 
 @pytest.mark.parametrize("reward", ["1e308", "1e38", "-1e10", "inf", "nan"])
 def test_rewards_whose_sum_is_infinite(tmp_path: Path, reward: str) -> None:
     args = ("prepare", written(tmp_path / "log.csv", 3), "--out", tmp_path / "data")
     words = fails(*args, "--rewards", f"skip=0,click={reward}", "--positive", "click")
-    assert "rewards must be numbers between ±1e+09" in words
+    assert "rewards must be finite numbers between ±1e+09" in words
 
 
 # ---- options and signals

@@ -24,7 +24,8 @@ RawPath = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        "--format", help="Raw format: diginetica, trivago, sequences, csv or parquet. Default: a canonical log."
+        "--format",
+        help="Raw format: diginetica, trivago, sequences, csv (also TSV), jsonl or parquet. Default: a canonical log.",
     ),
 ]
 Map = Annotated[
@@ -57,11 +58,21 @@ class RawLog:
 
     @property
     def name(self) -> str | None:
-        """The format: as given, or csv or parquet by the file's name where a mapping asks for one of them."""
+        """The format: as given, or csv, jsonl or parquet by the first file where a mapping asks for one of them."""
         if self.format is not None or (self.map is None and self.responses is None):
             return self.format
-        suffix = next((file.suffix for file in sorted(self.path.iterdir())), "") if self.path.is_dir() else None
-        return "parquet" if (suffix or self.path.suffix) == ".parquet" else "csv"
+        from bcd4rec.data.files import kind_of, log_files
+
+        return kind_of(log_files(self.path)[0])
+
+    def item_name(self, reader: "Reader | None") -> str:
+        """What the user calls an item's id."""
+        return str(getattr(reader, "map", {}).get("item_id", "item_id"))
+
+    @property
+    def whole_folders(self) -> bool:
+        """Whether all files of a folder are read, whatever their names."""
+        return self.name in ("csv", "jsonl", "parquet")
 
     def inputs(self) -> list[Path]:
         """What an output must never replace."""
@@ -120,7 +131,7 @@ class RawLog:
             log = _kept(log, keep, force)
             about = {"format": self.name, "options": reader.model_dump(mode="json")} | reading
             with _worded(log, self.path if keep is None else keep):
-                yield open_log(log, "s", False, self.sort), about
+                yield open_log(log, "s", False, self.sort).called(getattr(reader, "map", {})), about
 
 
 def _kept(log: Path, keep: Path | None, force: bool) -> Path:

@@ -1,12 +1,15 @@
 """`bcd4rec prepare`: a log becomes a data set."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bcd4rec.commands._options import Force, Json, Positive, Rewards, Seed, Sort, StringIds, Target, TimeUnit
 from bcd4rec.commands._reading import Format, Map, RawLog, RawPath, ResponseRules, Settings
+
+if TYPE_CHECKING:
+    from bcd4rec.data.features import ItemFeatures
 
 EPILOG = """Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4
 
@@ -27,6 +30,18 @@ def prepare(
     keep: Annotated[
         Path | None, typer.Option("--logs", help="With --format: also keep the canonical log as this Parquet file.")
     ] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option("--items", help="A second file about items: id, and columns of numbers, texts or vectors."),
+    ] = None,
+    items_id: Annotated[
+        str | None,
+        typer.Option(help="What the file of --items calls an item's id. Default: as --map does, or item_id."),
+    ] = None,
+    earlier: Annotated[
+        int,
+        typer.Option(help="Open sessions with so many items that the same user liked before (needs a user)."),
+    ] = 0,
     rewards: Rewards = None,
     positive: Positive = None,
     target: Target = None,
@@ -91,15 +106,18 @@ def prepare(
             "periods": parse_numbers(periods, "--periods") if periods else usual if by == "time" else {},
             "validation": validation,
         },
+        "earlier": earlier,
     }
     config = preparing.PrepareConfig.parse(values, OPTIONS)
-    refuse_existing(out, force, "dataset", [*raw.inputs(), keep])
+    refuse_existing(out, force, "dataset", [*raw.inputs(), keep, features])
     if keep is not None:
-        refuse_existing(keep, force, inputs=raw.inputs())
-        _refuse_beside_inputs(keep, logs)
+        refuse_existing(keep, force, inputs=[*raw.inputs(), features])
+        if raw.whole_folders:
+            _refuse_beside_inputs(keep, logs)
     with progress() as tick, raw.canonical(reader, tick, keep, force, out) as (log, reading):
         responses = responses_of(log, rewards, positive, target)
-        manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading)
+        known = read_features(features, items_id or raw.item_name(reader), log.id_types["item_id"])
+        manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading, known)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
     if json:
         sizes = {name: manifest["config"][name] for name in ("history", "length", "skips", "automatic")}
@@ -111,6 +129,12 @@ def prepare(
         for warned in manifest["warnings"]:
             say(f"Warning: {warned['message']}")
         say(f"The data set is in {out}.")
+
+
+def read_features(path: Path | None, own_id: str, id_type: Any) -> "ItemFeatures | None":
+    from bcd4rec.data.features import ItemFeatures
+
+    return None if path is None else ItemFeatures.read(path, own_id, id_type)
 
 
 def _refuse_beside_inputs(keep: Path, logs: Path) -> None:
@@ -138,6 +162,17 @@ def beside_the_paper(counts: dict[str, Any], paper: dict[str, int]) -> dict[str,
     return {name: {"ours": ours[name], "paper": theirs} for name, theirs in paper.items()}
 
 
+def again_told(counts: dict[str, int]) -> str:
+    after, again = counts["impressions_after_a_like"], counts["of_items_liked_before"]
+    return f"{again:,} of {after:,} impressions after a positive response ({100 * again / max(after, 1):.1f} %)"
+
+
+def features_told(found: dict[str, Any]) -> str:
+    columns = ", ".join(f"{name} ({kind})" for name, kind in found["columns"].items())
+    counts = f"{found['items']:,} items have them, {found['items_without']:,} do not"
+    return f"{columns}; {counts}; {found['left_out']:,} others are not in the log"
+
+
 def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]]) -> Any:
     from bcd4rec.commands._reading import organic_told, reading_pairs
     from bcd4rec.console import pairs_table
@@ -154,6 +189,9 @@ def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]
         ("responses", ", ".join(f"{name} {count:,}" for name, count in counts["responses"].items())),
         ("transitions", f"{counts['transitions']:,} over {counts['states']:,} distinct states"),
         ("a state holds the last", " and ".join(held)),
+        *([("users", f"{counts['users']:,}")] if "users" in counts else []),
+        ("liked items shown again", again_told(manifest["availability"])),
+        *([("features of items", features_told(manifest["features"]))] if "features" in manifest else []),
         (
             "items",
             f"{counts['items']:,}" + (f" in {counts['categories']:,} categories" if counts["categories"] else ""),

@@ -1,6 +1,7 @@
 """`check`: is this a usable log, and what is in it?"""
 
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import polars as pl
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, Problem, default_responses, row_problems
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
-from bcd4rec.data.warnings import LONG_SLATE, LogCounts, Warned, warnings_of
+from bcd4rec.data.warnings import EARLY, LONG_SLATE, Clock, LogCounts, Warned, warnings_of
 
 MOST_PLACES = 1000  # of a slate that are told apart
 
@@ -52,22 +53,27 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
     positives = np.zeros(len(index.items), np.int64)
     requests = []  # (sessions,) steps of each session
     targets, slates, known_propensities = 0, 0, 0
-    several = np.zeros(3, np.int64)  # slates of several items, those with a positive response, rows without position
+    several = np.zeros(4, np.int64)  # slates of several items, with a positive, rows without position, of one position
+    inverse, certain = 0.0, 0
     by_place = np.zeros((2, MOST_PLACES), np.int64)  # impressions and positive ones of long slates
     positive = [responses.code(name) for name in responses.positive]
     for events in index.chunks(spool, tick=tick):
         rows = events.filter(~pl.col("organic"))
         by_response += np.bincount(rows["response"], minlength=len(by_response))
         positives += np.bincount(rows.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
-        known_propensities += rows["propensity"].count()
+        propensity = rows["propensity"].drop_nulls().cast(pl.Float64)
+        known_propensities += len(propensity)
+        inverse += float((1 / propensity).sum())
+        certain += int((propensity == 1).sum())
         by_step = rows.group_by("session", "step").agg(
             (pl.col("response") == responses.code(responses.target)).any(),
             liked=pl.col("response").is_in(positive).any(),
             size=pl.len(),
             unplaced=(pl.col("position") < 0).sum(),
+            one_place=(pl.col("position").n_unique() == 1) & (pl.col("position").first() >= 0),
         )
         some = by_step.filter(pl.col("size") > 1)
-        several += [len(some), int(some["liked"].sum()), int(some["unplaced"].sum())]
+        several += [len(some), *(int(some[name].sum()) for name in ("liked", "unplaced", "one_place"))]
         by_place += _by_place(rows, positive)
         targets += int(by_step["response"].sum())
         slates += len(by_step)
@@ -90,6 +96,10 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
         shown_by_place=by_place[0],
         liked_by_place=by_place[1],
         organic_skips=organic_skips,
+        inverse_propensities=inverse,
+        certain=certain,
+        slates_of_one_place=int(several[3]),
+        clock=_clock(sessions) if log.clock else None,
     )
     summary = {
         "sessions": len(sessions),
@@ -124,6 +134,11 @@ def _by_place(rows: pl.DataFrame, positive: list[int]) -> np.ndarray[Any, Any]:
     )
     liked = long.filter(pl.col("response").is_in(positive))
     return np.stack([np.bincount(part["position"], minlength=MOST_PLACES) for part in (long, liked)])
+
+
+def _clock(sessions: pl.DataFrame) -> Clock:
+    first, last = int(sessions["start"].min()), int(sessions["end"].max())  # type: ignore[arg-type]
+    return Clock(first, last, int(time.time() * 1e6), sessions.filter(pl.col("start") < EARLY).height)
 
 
 def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """`prepare`: a log becomes a data set, in streaming; the same log and seed give the same bytes."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from pydantic import Field
 from bcd4rec.artifacts import atomic_directory, refuse_existing
 from bcd4rec.config import Config
 from bcd4rec.data.dataset import FORMAT, write_manifest
+from bcd4rec.data.earlier import with_earlier
+from bcd4rec.data.features import ItemFeatures
 from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, row_problems
@@ -32,6 +36,8 @@ class PrepareConfig(Config):
     """States and transitions."""
     split: SplitConfig = Field(default_factory=SplitConfig)
     """Train, validation, test."""
+    earlier: int = Field(default=0, ge=0, le=1000)
+    """How many of the items that a user liked before open each of her later sessions, as organic events."""
 
 
 def prepare(
@@ -43,6 +49,7 @@ def prepare(
     force: bool = False,
     tick: Tick = no_tick,
     reading: dict[str, Any] | None = None,
+    features: ItemFeatures | None = None,
 ) -> dict[str, Any]:
     """Write the data set of `log` to the folder `out` and return its manifest.
 
@@ -52,7 +59,9 @@ def prepare(
     tick("checking rows", 0.0)
     if problems := row_problems(log, responses):
         raise BadLog(problems)
-    index = SessionIndex.build(log, responses, tick)
+    index = with_earlier(SessionIndex.build(log, responses, tick), config.earlier)
+    if features is not None:
+        index = replace(index, items=features.of(index.items))
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
@@ -60,21 +69,27 @@ def prepare(
             table = StateTable(length, skips, write)
             counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
         tick("writing", 0.0)
-        columns = ("session_id", "split", "start", "end", "rows", "organic")
+        users = ["user_id"] if log.has("user_id") else []
+        columns = ("session_id", "split", "start", "end", "rows", "organic", *users)
         sessions.select(columns).write_parquet(folder / "sessions.parquet")
         items = index.items.select("item_id", "category").with_columns(
             pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
         )
+        if features is not None:
+            items = features.of(items)
         items.write_parquet(folder / "items.parquet")
         told = {"reading": reading, "origin": origin_of_log(log)}
+        told |= {"features": features.told(items) if features is not None else None}
         manifest = {
             "kind": "dataset",
             "format": FORMAT,
             "config": config.transitions.model_dump()
             | {"length": length, "skips": skips, "automatic": _automatic(config.transitions)}
-            | {"split": config.split.model_dump(), "seed": seed},
+            | {"split": config.split.model_dump(), "seed": seed}
+            | ({"earlier": config.earlier} if config.earlier else {}),
             "responses": responses.model_dump(mode="json"),
             "counts": _counts(sessions, index, counts, len(table)),
+            "availability": counts["availability"],
             "dropped": dropped,
             "warnings": [warned.to_json() for warned in _warnings(counts)],
             "clock": log.clock,
@@ -111,6 +126,8 @@ def _write_transitions(
     impressions, later = np.zeros(len(index.items), np.int64), np.zeros(len(index.items), np.int64)
     positives = np.zeros(len(index.items), np.int64)
     by_response = np.zeros(len(index.responses.names), np.int64)
+    availability: Counter[str] = Counter()
+    requested: set[str] = set()
     writer = _TransitionWriter(folder / "transitions.parquet")
     try:
         for rows in index.chunks(folder, sessions, tick):
@@ -121,7 +138,14 @@ def _write_transitions(
             later += np.bincount(tested["item"], minlength=len(later))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
             by_response += np.bincount(shown["response"], minlength=len(by_response))
+<<<<<<< HEAD
             writer.write(chunk_transitions(rows, config, index.responses, table, rng).to_arrow())
+=======
+            availability.update(shown_again(rows, positive))
+            if "request_category" in rows.columns:
+                requested |= set(shown["request_category"].drop_nulls())
+            writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
+>>>>>>> outputs
         writer.finish()
     finally:
         writer.close()
@@ -131,6 +155,28 @@ def _write_transitions(
         "positives": positives,
         "by_response": by_response,
         "rows": writer.total,
+        "availability": dict(availability),
+        "requested": len(requested) if index.log.has("request_category") else None,
+    }
+
+
+def shown_again(rows: pl.DataFrame, positive: list[int]) -> dict[str, int]:
+    """Of the impressions after a positive response of their session: how many are of an item that was liked before.
+
+    Where none is, a liked item was not available any more; where people come back to what they liked, it is.
+    """
+    liked = pl.col("response").is_in(positive)
+    after = pl.when(liked).then(pl.col("step") + (~pl.col("organic")).cast(pl.UInt32))  # the first slate that knows it
+    marked = rows.select(
+        "organic",
+        liked=liked,
+        later=(pl.col("step") >= after.min().over("session")).fill_null(False),
+        again=(pl.col("step") >= after.min().over("session", "item")).fill_null(False),
+    ).filter(~pl.col("organic"))
+    return {
+        "impressions_after_a_like": int(marked["later"].sum()),
+        "of_items_liked_before": int(marked["again"].sum()),
+        "liked_again": int((marked["again"] & marked["liked"]).sum()),
     }
 
 
@@ -170,6 +216,8 @@ def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any],
         sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
     )
     organic = int(sessions["organic"].sum())
+    more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
+    more |= {"request_categories": counts["requested"]} if counts["requested"] is not None else {}
     return {
         "sessions": len(sessions),
         "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
@@ -182,4 +230,4 @@ def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any],
         "states": states,
         "items": len(index.items),
         "categories": index.items["category"].drop_nulls().n_unique(),
-    }
+    } | more

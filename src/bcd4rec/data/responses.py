@@ -39,7 +39,7 @@ class Responses(Config):
         if len(self.rewards) < 2:
             raise ValueError("at least two responses are needed, e.g. skip=0,click=4")
         if not all(abs(reward) <= LARGEST_REWARD for reward in self.rewards.values()):
-            raise ValueError(f"rewards must be numbers between ±{LARGEST_REWARD:g}; write them in a larger unit")
+            raise ValueError(f"rewards must be finite numbers between ±{LARGEST_REWARD:g}; write them in a larger unit")
         for name in (*self.positive, self.target):
             if name not in self.rewards:
                 raise ValueError(f"{name!r} has no reward; known responses are {', '.join(self.rewards)}")

@@ -7,15 +7,16 @@ happened that nobody recommended.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import polars as pl
 
 from bcd4rec.config import Config
+from bcd4rec.data.files import log_files
 from bcd4rec.data.responses import DIGINETICA, Responses
-from bcd4rec.data.tables import IDS, Table, collect, is_text, log_files, open_table, shown
+from bcd4rec.data.tables import IDS, Table, collect, is_text, open_table, shown
 from bcd4rec.errors import InputError
 
 INTEGER = r"^(-?[1-9][0-9]*|0)$"  # how an integer id is written; "007" and "1.0" are strings
@@ -30,6 +31,8 @@ class LogOptions(Config):
     """Unit of an integer `timestamp`, counted from 1970."""
     string_ids: bool = False
     """Read all ids as strings, also where some of them look like numbers."""
+    time_format: str = ""
+    """How a `timestamp` is written where it is neither a number nor an ISO date, in the letters of strftime."""
     sort: bool = False
     """Order each session's rows by time instead of refusing rows whose time runs backwards."""
 
@@ -74,7 +77,14 @@ class Log:
         self.columns = self.tables[0].columns
         self.clock = "timestamp" in self.columns
         self.id_types = {name: self._id_type(name) for name in IDS}
-        self._iso_formats = {table.path: _iso_format(table) for table in self.tables if self.clock}
+        self._time_formats = {
+            table.path: self.options.time_format or _iso_format(table) for table in self.tables if self.clock
+        }
+
+    def called(self, own_names: dict[str, str]) -> Self:
+        """The log, whose columns messages call as the raw file does."""
+        self.tables = [replace(table, own_names={**table.own_names, **own_names}) for table in self.tables]
+        return self
 
     def has(self, column: str) -> bool:
         return column in self.columns
@@ -133,7 +143,8 @@ class Log:
         columns.append(self._time(table, schema).alias("time"))
         columns.append(pl.col("response").cast(pl.String, strict=False))
         columns += [_integer(name, schema[name]) for name in ("step", "position") if self.has(name)]
-        columns += [pl.col(name).cast(pl.String) for name in ("request_id", "category") if self.has(name)]
+        texts = ("request_id", "category", "user_id", "request_category")
+        columns += [pl.col(name).cast(pl.String) for name in texts if self.has(name)]
         if self.has("propensity"):
             columns.append(pl.col("propensity").cast(pl.Float64, strict=False))
         columns.append(_flag("organic") if self.has("organic") else pl.lit(False).alias("organic"))
@@ -147,7 +158,7 @@ class Log:
         if dtype.is_temporal():
             return column.cast(pl.Datetime("us")).cast(pl.Int64)
         if dtype == pl.String:
-            if pattern := self._iso_formats[table.path]:
+            if pattern := self._time_formats[table.path]:
                 return column.str.to_datetime(pattern, time_unit="us", strict=False).cast(pl.Int64)
             column = column.cast(pl.Float64, strict=False)
         scale = {"s": 1_000_000, "ms": 1_000, "us": 1}[self.options.time_unit]
@@ -225,7 +236,9 @@ def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, p
     expected_time = "an integer"
     if log.clock:
         unit = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[log.options.time_unit]
+        form = log.options.time_format
         expected_time = f"an ISO date and time, all of one form, or {unit} since 1970 (see --time-unit)"
+        expected_time = f"a time as {form} says" if form else expected_time
     for column, typed, what in (
         (time, "time", expected_time),
         *((name, name, "an integer below 2^63; --string-ids reads ids as strings") for name in IDS),

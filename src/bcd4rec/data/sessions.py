@@ -12,6 +12,7 @@ from bcd4rec.data.tables import collect, shown
 from bcd4rec.errors import InputError
 
 CHUNK_ROWS = 1_000_000  # rows that are in memory at once
+CARRIED = ("request_id", "step", "position", "propensity", "request_category")
 MICROSECONDS_PER_DAY = 86_400_000_000
 
 Tick = Callable[[str, float], None]  # what is being done, and which share of it is done
@@ -26,7 +27,7 @@ class SessionIndex:
     """The sessions and items of a log, and where its rows lie, as integers, ready to be read in chunks of sessions.
 
     `sessions`: session_id, start, end, rows, and of the rows those that are organic, that are positive (organic or
-    not) and that were skipped, in order of their start (then of their appearance).
+    not) and that were skipped, in order of their start (then of their appearance); user_id where the log has it.
     `items`: item_id, category, impressions (without organic events), in ascending order of ids.
     """
 
@@ -34,12 +35,16 @@ class SessionIndex:
     responses: Responses
     sessions: pl.DataFrame
     items: pl.DataFrame
+    opening: pl.DataFrame | None = None  # session_id, item, response: organic events in front of sessions, in order
 
     @classmethod
     def build(cls, log: Log, responses: Responses, tick: Tick = no_tick) -> "SessionIndex":
         """One streaming pass over the files."""
         category = pl.col("category") if log.has("category") else pl.lit(None, pl.String)
         organic, positive = pl.col("organic"), pl.col("response").is_in(responses.positive)
+        users = (
+            {"user_id": pl.col("user_id").min(), "other_user": pl.col("user_id").max()} if log.has("user_id") else {}
+        )
         counted = {"organic": organic, "positives": positive, "skips": ~positive & ~organic}
         sessions, items = [], []
         for number, (table, frame) in enumerate(log.frames()):
@@ -50,6 +55,7 @@ class SessionIndex:
                 pl.len().cast(pl.Int64).alias("rows"),
                 *(rows.sum().cast(pl.Int64).alias(name) for name, rows in counted.items()),
                 pl.col("row").min().cast(pl.Int64).alias("first_row"),
+                **users,
             )
             by_item = frame.group_by("item_id").agg(
                 category.min().alias("category"),
@@ -68,10 +74,12 @@ class SessionIndex:
                 pl.col("rows", *counted).sum(),
                 pl.col("file").first(),
                 pl.col("first_row").first(),
+                **users | ({"other_user": pl.col("other_user").max()} if users else {}),
             )
             .sort("start", "file", "first_row")
-            .select("session_id", "start", "end", "rows", *counted)
         )
+        _refuse_two_users(log, merged_sessions)
+        merged_sessions = merged_sessions.select("session_id", "start", "end", "rows", *counted, *list(users)[:1])
         merged_items = (
             pl.concat(items)
             .group_by("item_id")
@@ -105,7 +113,8 @@ class SessionIndex:
         for number, chunk in enumerate(chunks):
             tick("sessions to transitions", number / len(chunks))
             rows = pl.scan_parquet(spool / "rows.parquet", glob=False).filter(pl.col("chunk") == chunk).drop("chunk")
-            yield self._in_order(rows.collect(engine="streaming"), sessions)
+            found = self._in_order(rows.collect(engine="streaming"), sessions)
+            yield found if self.opening is None else _opened(found, self.opening, keyed)
         (spool / "rows.parquet").unlink()
 
     def _write_spool(self, path: Path, sessions: pl.DataFrame, tick: Tick) -> None:
@@ -122,7 +131,7 @@ class SessionIndex:
                 pl.col("item"),
                 pl.col("code").cast(pl.UInt8).alias("response"),
                 pl.col("organic"),
-                *(pl.col(name) for name in ("request_id", "step", "position", "propensity") if self.log.has(name)),
+                *(pl.col(name) for name in CARRIED if self.log.has(name)),
             ]
             frames.append(
                 frame.join(sessions.lazy(), on="session_id", how="inner")
@@ -168,6 +177,7 @@ class SessionIndex:
             "response",
             pl.when("organic").then(None).otherwise(position).fill_null(-1).cast(pl.Int32).alias("position"),
             propensity.cast(pl.Float32).alias("propensity"),
+            *(["request_category"] if self.log.has("request_category") else []),
         )
 
     @property
@@ -183,8 +193,33 @@ class SessionIndex:
             + ("once more" if kind == "duplicate" else "with a time before the row above")
         )
         many = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
-        where = f"{self.log.tables[number].path}, row {row}, column {column}"
+        table = self.log.tables[number]
+        where = f"{table.path}, row {row}, column {table.name(column)}"
         return Problem(kind, f"{where}: found {found}, expected {expected}{many}.", len(wrong))
+
+
+def _opened(rows: pl.DataFrame, opening: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
+    """Rows of whole sessions with what opens them in front; `keyed` has session_id and session (its number)."""
+    starts = rows.group_by("session").agg(pl.col("time", "order").first())
+    front = opening.join(keyed, on="session_id", maintain_order="left").join(
+        starts, on="session", maintain_order="left"
+    )
+    nothing = {"step": 0, "organic": True, "position": -1, "propensity": None, "request_category": None}
+    told = [pl.lit(nothing[name]).alias(name) for name in rows.columns if name in nothing]
+    front = front.with_columns(told).select(pl.col(name).cast(dtype) for name, dtype in rows.schema.items())
+    return pl.concat([front, rows]).sort("session", maintain_order=True)
+
+
+def _refuse_two_users(log: Log, sessions: pl.DataFrame) -> None:
+    if "user_id" not in sessions.columns:
+        return
+    torn = sessions.filter(pl.col("user_id") != pl.col("other_user"))
+    if not torn.is_empty():
+        session, user, other = torn.select("session_id", "user_id", "other_user").row(0)
+        found = f"session {shown(session)} with the users {shown(user)} and {shown(other)}"
+        many = f" ({len(torn):,} such sessions)" if len(torn) > 1 else ""
+        where = f"{log.path}, column {log.tables[0].name('user_id')}"
+        raise BadLog([Problem("two users", f"{where}: found {found}, expected one user per session{many}.", len(torn))])
 
 
 def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
@@ -195,7 +230,7 @@ def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
         for row, category in collect(table, query).sort("row").iter_rows():
             seen = category if seen is None else seen
             if category != seen:
-                where = f"{table.path}, row {row}, column category"
+                where = f"{table.path}, row {row}, column {table.name('category')}"
                 found = f"{shown(category)} for item {shown(item)}, which had {shown(seen)} before"
                 many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
                 sentence = f"{where}: found {found}, expected one category per item{many}."

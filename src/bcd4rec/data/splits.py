@@ -10,7 +10,7 @@ from bcd4rec.data.sessions import MICROSECONDS_PER_DAY
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
 
-LONGEST_PERIOD = 3_650_000  # days, ten thousand years: microseconds of it still fit into 64 bits
+LONGEST_PERIOD = 1e12  # days, longer than any calendar, and a number that can still be counted
 
 
 class SplitConfig(Config):
@@ -33,7 +33,7 @@ class SplitConfig(Config):
             if self.test:
                 raise ValueError("a split by time takes its test sessions from a period, not from a share")
             if any(not 0 < days <= LONGEST_PERIOD for days in self.periods.values()):
-                raise ValueError(f"every period needs a number of days above 0 and at most {LONGEST_PERIOD:,}")
+                raise ValueError(f"every period needs a number of days above 0 and at most {LONGEST_PERIOD:g}")
             if "validation" in self.periods:
                 raise ValueError("validation is a share of train and cannot be a period")
         elif self.periods:
@@ -54,18 +54,28 @@ def assign_splits(
             raise InputError("A split by time needs a column timestamp; this log has only steps: split by session.")
         kept, dropped = _by_time(sessions, config)
     else:
-        order = generator(seed, "split", "test").permutation(len(sessions))
-        test = pl.Series(order < round(config.test * len(sessions)))
+        units = _units(sessions)
+        order = generator(seed, "split", "test").permutation(units.n_unique())
+        test = pl.Series(order < round(config.test * len(order))).gather(units)
         split = pl.when(test).then(pl.lit("test")).otherwise(pl.lit("train"))
         kept, dropped = sessions.with_columns(split.alias("split")), {}
-    train = kept.with_row_index("_row").filter(pl.col("split") == "train")["_row"]
+    units = _units(kept)
+    train = units.filter(kept["split"] == "train").unique(maintain_order=True)
     if train.is_empty():
         raise InputError("No session is left to train on; make the train period longer or the test share smaller.")
     chosen = generator(seed, "split", "validation").permutation(len(train))[: round(config.validation * len(train))]
-    validation = pl.int_range(pl.len()).is_in(train.gather(chosen).implode())
+    validation = pl.lit(units.is_in(train.gather(chosen).implode())) & (pl.col("split") == "train")
     return kept.with_columns(
         pl.when(validation).then(pl.lit("validation")).otherwise(pl.col("split")).alias("split")
     ), dropped
+
+
+def _units(sessions: pl.DataFrame) -> pl.Series:
+    """(sessions,) what is drawn as a whole: the number of the user, or of the session where nobody knows the user."""
+    if "user_id" not in sessions.columns:
+        return pl.Series(range(len(sessions)), dtype=pl.Int64)
+    numbered = sessions.select(pl.struct("user_id", pl.when(pl.col("user_id").is_null()).then("session_id")))
+    return numbered.to_series().rank("dense").cast(pl.Int64) - 1
 
 
 def _by_time(sessions: pl.DataFrame, config: SplitConfig) -> tuple[pl.DataFrame, dict[str, int]]:

@@ -8,23 +8,26 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data.files import (
+    PARQUET_MAGIC,
+    WANTED,
+    Kind,
+    first_line,
+    kind_of,
+    reason,
+    separator_of,
+    suffix,
+    tail_of,
+    unreadable_line,
+    unreadable_row,
+)
 from bcd4rec.errors import InputError
 
 IDS = ("session_id", "item_id")
-OPTIONAL = ("request_id", "position", "category", "propensity", "organic")
+OPTIONAL = ("request_id", "position", "category", "propensity", "organic", "user_id", "request_category")
 COLUMNS = (*IDS, "timestamp", "step", "response", *OPTIONAL)
-PARQUET_MAGIC = b"PAR1"
 ROW = "#row"  # name of the row number while a file is scanned; a log may have a column `row` of its own
 LONGEST_SHOWN = 60  # characters of a bad value that a message repeats
-NOT_TEXT = {  # first bytes of what people take for a CSV file
-    b"\xff\xfe": "UTF-16, not UTF-8; save it as UTF-8",
-    b"\xfe\xff": "UTF-16, not UTF-8; save it as UTF-8",
-    b"\x1f\x8b": "compressed with gzip; unpack it first",
-    b"PK": "a zip archive; unpack it first",
-    b"7z": "a 7z archive; unpack it first",
-    PARQUET_MAGIC: "a Parquet file; name it .parquet",
-}
-TAIL_BYTES = 1 << 16  # enough for the last row of a file
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,6 @@ class Table:
         """A column as the file calls it, for messages."""
         own = self.own_names.get(column, column)
         return own if own == column else f"{own} ({column})"
-
-
-def log_files(path: Path) -> list[Path]:
-    """The files of a log: the file itself, or the Parquet or CSV files of a folder in order of their names."""
-    if not path.exists():
-        raise InputError(f"{path} does not exist; expected a Parquet or CSV file of impressions.")
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"{path} is neither a file nor a folder; expected a Parquet or CSV file of impressions.")
-    files = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".csv") and file.is_file())
-    if not files:
-        raise InputError(f"{path} is a folder without .parquet or .csv files; name the file of impressions.")
-    return files
 
 
 def open_table(path: Path) -> Table:
@@ -81,13 +70,18 @@ def pick_columns(table: Table, own_names: Mapping[str, str]) -> Table:
     return picked
 
 
-def scan(path: Path, text: bool | None = None, separator: str = ",") -> Table:
-    """All columns of a file under their own names, and `ROW`; CSV or Parquet as `text` says, else by the suffix."""
+def scan(path: Path, kind: Kind | None = None, separator: str | None = None, names: tuple[str, ...] = ()) -> Table:
+    """All columns of a file under their own names, and `ROW`; without a kind or a separator the file itself tells.
+
+    `names` are those of the columns of a CSV file that has no header.
+    """
     if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty (0 bytes); expected a Parquet or CSV table with a header.")
-    text = path.suffix == ".csv" if text is None else text
-    frame, names = _scan_csv(path, separator) if text else _scan_parquet(path)
-    return Table(path, frame, tuple(names), text, separator)
+        raise InputError(f"{path} is empty (0 bytes); expected {WANTED}.")
+    kind = kind or kind_of(path)
+    if kind == "csv":
+        separator = separator or separator_of(path)
+        return Table(path, *_scan_csv(path, separator, names), text=True, separator=separator)
+    return Table(path, *(_scan_jsonl(path) if kind == "jsonl" else _scan_parquet(path)), text=False)
 
 
 def read_through(table: Table) -> None:
@@ -102,40 +96,46 @@ def refuse_twice(table: Table, names: list[str]) -> None:
         raise InputError(f"{table.path}: the header names column {twice} twice; rename one of them.")
 
 
-def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, list[str]]:
+def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     with path.open("rb") as file:
         head = file.read(4)
         file.seek(-len(head), 2)
         tail = file.read(4)
     if head != PARQUET_MAGIC:
-        raise InputError(f"{path} is not a Parquet file (it starts with {head!r}); a CSV file must be named .csv.")
+        raise InputError(f"{path} is not a Parquet file (it starts with {head!r}); name a CSV file .csv.")
     if tail != PARQUET_MAGIC:
         raise InputError(f"{path} is cut short: a Parquet file ends with {PARQUET_MAGIC!r}; copy it again.")
     try:
         frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
-        return frame, frame.collect_schema().names()[1:]
+        return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({reason(error)}); copy or write it again.") from None
 
 
-def _scan_csv(path: Path, separator: str) -> tuple[pl.LazyFrame, list[str]]:
+def _scan_jsonl(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
+    first_line(path)
+    try:
+        frame = pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1)
+        return frame, tuple(frame.collect_schema().names()[1:])
+    except (pl.exceptions.PolarsError, OSError) as error:
+        place = unreadable_line(path) or f"it cannot be read as JSON lines ({reason(error)})"
+        raise InputError(f"{path}: {place}.") from None
+
+
+def _scan_csv(path: Path, separator: str, given: tuple[str, ...] = ()) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     head = first_line(path)
+    options: dict[str, Any] = {"separator": separator, "infer_schema": False, "glob": False}
+    options |= {"row_index_name": ROW, "row_index_offset": 1}
+    if given:
+        fields = len(next(csv.reader([head.decode("utf-8-sig", "replace")], delimiter=separator), []))
+        if fields != len(given):
+            raise InputError(f"{path} has {fields} columns, but {len(given)} names were given: {', '.join(given)}.")
+        return pl.scan_csv(path, has_header=False, new_columns=list(given), **options), given
     try:
         names = next(csv.reader([head.decode("utf-8-sig")], delimiter=separator), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: the header cannot be read as UTF-8 CSV ({error}); save the file as UTF-8.") from None
-    options: dict[str, Any] = {"separator": separator, "infer_schema": False, "glob": False}
-    return pl.scan_csv(path, row_index_name=ROW, row_index_offset=1, **options), names
-
-
-def first_line(path: Path) -> bytes:
-    """The header of a text file; a file that is no text is refused."""
-    with path.open("rb") as file:
-        head = file.readline()
-    for magic, what in NOT_TEXT.items():
-        if head.startswith(magic):
-            raise InputError(f"{path} is {what}.")
-    return head
+    return pl.scan_csv(path, **options), tuple(names)
 
 
 def refuse_cut_short(table: Table) -> bool:
@@ -143,9 +143,7 @@ def refuse_cut_short(table: Table) -> bool:
 
     Returns whether a line end closes the last row. Without one it may have lost the end of its last field.
     """
-    with table.path.open("rb") as file:
-        file.seek(max(0, table.path.stat().st_size - TAIL_BYTES))
-        tail = file.read()
+    tail = tail_of(table.path)
     last = tail.rstrip(b"\r\n").rpartition(b"\n")[2].decode("utf-8", "replace")
     fields = len(next(csv.reader([last], delimiter=table.separator), []))
     if fields < len(table.columns):
@@ -198,30 +196,9 @@ def collect(table: Table, query: pl.LazyFrame) -> pl.DataFrame:
         if table.text:
             place = unreadable_row(table.path, table.separator) or f"it cannot be read as CSV ({reason(error)})"
             raise InputError(f"{table.path}: {place}.") from None
+        if suffix(table.path) in (".jsonl", ".ndjson") and (broken := unreadable_line(table.path)):
+            raise InputError(f"{table.path}: {broken}.") from None
         raise InputError(f"{table.path} is damaged ({reason(error)}); copy or write it again.") from None
-
-
-def unreadable_row(path: Path, separator: str = ",") -> str | None:
-    """Where a CSV file stops being a table, for the message of a failed scan."""
-    row, width = -1, 0  # the header is row 0
-    what = "commas" if separator == "," else repr(separator)
-    with path.open("rb") as file:
-        lines = csv.reader((line.decode("utf-8-sig") for line in file), delimiter=separator, strict=True)
-        try:
-            for row, fields in enumerate(lines):
-                width = width or len(fields)
-                if len(fields) > width:
-                    return f"row {row} has {len(fields)} fields, expected {width}; quote fields that contain {what}"
-        except UnicodeDecodeError:
-            return f"row {row + 1} is not UTF-8; save the file as UTF-8"
-        except csv.Error as error:
-            return f"row {row + 1} is not CSV ({error}); look for a quote that is never closed"
-    return None
-
-
-def reason(error: Exception) -> str:
-    """The first line of somebody else's message."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def shown(value: object) -> str:

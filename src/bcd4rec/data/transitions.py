@@ -177,6 +177,7 @@ def chunk_transitions(
             "position": rows["position"],
             "organic": rows["organic"],
         }
+        | {name: rows[name] for name in ("request_category",) if name in rows.columns}
     )
     if config.convention == "chosen":
         return transitions[_chosen(chunk.request_start, chunk.positive, rng)]

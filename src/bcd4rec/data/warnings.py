@@ -15,6 +15,10 @@ SEEN_ONCE = 0.5  # share of items
 FEW_SESSIONS = 20
 UNKNOWN_ITEMS = 0.2  # share of held-out impressions
 LONG_SLATE = 5  # places from which on a click rate is expected to fall with the place
+ONE_PLACE = 0.5  # share of slates
+ENOUGH_PROPENSITIES, TOO_LARGE = 1000, 2  # how many, and how often above what is possible, are no accident
+DAY = 86_400_000_000  # microseconds
+EARLY = 10 * 365 * DAY  # 1980
 CHANCE, ENOUGH_POSITIVES = 0.2, 500  # of the test whether the place matters
 
 
@@ -28,6 +32,16 @@ class Warned:
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "value": self.value, "message": self.sentence}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When the log was written, in microseconds since 1970."""
+
+    first: int
+    last: int
+    now: int
+    early: int  # sessions that begin before computers logged, as seconds read as milliseconds do
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,10 @@ class LogCounts:
     shown_by_place: Rows  # (places,) impressions in long slates
     liked_by_place: Rows  # (places,) positive ones of them
     organic_skips: int
+    inverse_propensities: float  # Σ 1 / propensity
+    certain: int  # impressions with a propensity of 1
+    slates_of_one_place: int  # slates of several items that all have the same position
+    clock: "Clock | None" = None  # None for a log of steps
 
 
 def few_positives(log: LogCounts) -> Warned | None:
@@ -95,6 +113,58 @@ def no_propensities(log: LogCounts) -> Warned | None:
         return None
     told = f"none of {log.impressions:,} impressions has a propensity, without which no new policy can be judged by it"
     return Warned("no propensities", 0, f"{told}; log the probability with which each item was shown.")
+
+
+def certain_propensities(log: LogCounts) -> Warned | None:
+    if not log.propensities or log.certain < log.propensities or log.items < 2:
+        return None
+    told = (
+        f"all {log.propensities:,} propensities are 1, as if each of the {log.items:,} items had no other in its place"
+    )
+    return Warned("certain propensities", log.certain, f"{told}; log the probability with which each item was shown.")
+
+
+def small_propensities(log: LogCounts) -> Warned | None:
+    """Σ p · (1 / p) over what could be shown is how many could be shown, so 1 / p is at most A on average."""
+    mean = log.inverse_propensities / max(log.propensities, 1)
+    if log.propensities < ENOUGH_PROPENSITIES or mean <= TOO_LARGE * log.items:
+        return None
+    told = f"1 / propensity is {mean:,.0f} on average, which with {log.items:,} items can hardly be above {log.items:,}"
+    return Warned(
+        "small propensities", mean, f"{told}; log each item's probability given those above, not the slate's."
+    )
+
+
+def one_place(log: LogCounts) -> Warned | None:
+    if not log.slates or log.slates_of_one_place < ONE_PLACE * log.slates:
+        return None
+    told = f"in {log.slates_of_one_place:,} of {log.slates:,} slates all items have the same position"
+    return Warned("one position", log.slates_of_one_place, f"{told}; log the place of each item, counted from 0.")
+
+
+def clock_stands(log: LogCounts) -> Warned | None:
+    if log.clock is None or log.clock.first < log.clock.last or log.sessions < 2:
+        return None
+    told = f"all rows of {log.sessions:,} sessions have the same time, so nothing comes before anything"
+    return Warned("clock stands", log.sessions, f"{told}; name the column with the time of each request.")
+
+
+def clock_ahead(log: LogCounts) -> Warned | None:
+    if log.clock is None or log.clock.last <= log.clock.now + DAY:
+        return None
+    days = (log.clock.last - log.clock.now) / DAY
+    told = f"the last row is {days:,.0f} days in the future"
+    return Warned("clock ahead", days, f"{told}; mend the clock, or name its unit with --time-unit.")
+
+
+def clock_units(log: LogCounts) -> Warned | None:
+    if log.clock is None or not log.clock.early:
+        return None
+    told = f"{log.clock.early:,} of {log.sessions:,} sessions begin before 1980"
+    mend = (
+        "name the unit of the time with --time-unit" if log.clock.early == log.sessions else "units are mixed: use one"
+    )
+    return Warned("clock units", log.clock.early, f"{told}; {mend}.")
 
 
 def slates_without_positions(log: LogCounts) -> Warned | None:
@@ -155,8 +225,14 @@ RULES: tuple[Callable[[LogCounts], Warned | None], ...] = (
     sessions_of_one_slate,
     items_shown_once,
     slates_without_positions,
+    one_place,
     positions_without_meaning,
     no_propensities,
+    certain_propensities,
+    small_propensities,
+    clock_stands,
+    clock_ahead,
+    clock_units,
     organic_skips,
 )
 

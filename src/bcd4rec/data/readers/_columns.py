@@ -1,39 +1,62 @@
-"""Tables with one row per impression and columns of any name: a mapping makes them the canonical log."""
+"""Tables with one row per impression or per slate and columns of any name: a mapping makes them the canonical log."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import Field, field_validator
 
+from bcd4rec.data.files import Kind, log_files
+from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, Table, collect, log_files, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import COLUMNS, Table, collect, pick_columns, refuse_cut_short, scan, shown
 from bcd4rec.errors import InputError
 
-SHORT = {"session": "session_id", "item": "item_id", "time": "timestamp", "slate": "request_id"}
+SHORT = {
+    "session": "session_id",
+    "item": "item_id",
+    "time": "timestamp",
+    "slate": "request_id",
+    "user": "user_id",
+}
+SHARED = {"session_id", "request_id", "user_id"}  # which one column may be at once: a slate that is its own session
 DROP = "drop"
 ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
+HISTORY = "#history"
 MOST_LISTED = 8  # response values without a rule that a message lists
 
 
 class ColumnsReader(Reader):
-    """Options of formats with one row per impression."""
+    """Options of formats with one row per impression, or per slate where `map` names lists of items."""
 
-    text: ClassVar[bool]
+    kind: ClassVar[Kind]
 
     map: dict[str, str] = Field(default_factory=dict)
     """What the file calls session, item, response, time or step, and slate, position, category, propensity, organic,
-    where it has them; a column that already has its canonical name needs no entry."""
+    user, request_category, where it has them; a column that already has its canonical name needs no entry. With one row
+    per slate: items in place of item, clicked and bought in place of response, history for what was clicked before."""
     responses: dict[str, str] = Field(default_factory=dict)
     """Which response each value of the response column is, `organic:click` for one that nobody recommended, or `drop`
     to leave its rows out; empty: as they are."""
+    every: str = ""
+    """The response of every row of a file that has no column of responses, e.g. click for a log of clicks."""
     time_unit: Literal["s", "ms", "us"] = "s"
     """Unit of a numeric time, counted from 1970."""
+    time_format: str = ""
+    """How a time is written where it is no ISO date, e.g. %m/%d/%Y %I:%M:%S %p for 11/15/2019 8:55:22 AM."""
     string_ids: bool = False
     """Read all ids as strings, also where some of them look like numbers."""
+    min_support: int = Field(default=1, ge=1)
+    """Drop items with fewer impressions than this, and sessions that have no others."""
+    list_separator: str = ""
+    """What stands between two items of a list that is text; by default blanks, commas, semicolons or bars."""
+    mark: str = ""
+    """What stands between an item and its response in a list of items such as N1-0 N2-1."""
+    category_separator: str = ""
+    """What stands between several categories of an item; the first one counts."""
 
     @field_validator("map")
     @classmethod
@@ -41,15 +64,19 @@ class ColumnsReader(Reader):
         canonical: dict[str, str] = {}
         for ours, theirs in names.items():
             name = SHORT.get(ours, ours)
-            if name not in COLUMNS:
-                known = ", ".join(list(SHORT) + [name for name in COLUMNS if name not in SHORT.values()])
+            if name not in COLUMNS and name not in LISTS:
+                known = ", ".join([*SHORT, *(name for name in COLUMNS if name not in SHORT.values()), *LISTS])
                 raise ValueError(f"map: unknown column {ours!r}; known are {known}")
             if name in canonical:
                 raise ValueError(f"map: {name} is mapped twice, to {canonical[name]!r} and {theirs!r}; keep one")
             taken = next((other for other, column in canonical.items() if column == theirs), None)
-            if taken is not None:
+            if taken is not None and not {taken, name} <= SHARED:
                 raise ValueError(f"map: column {theirs!r} is named twice, for {taken} and {name}; keep one")
             canonical[name] = theirs
+        if {"item_id", "items"} <= set(canonical):
+            raise ValueError("map: item is for one row per shown item, items for one row per slate; keep one")
+        if "items" not in canonical and (lists := [name for name in LISTS if name in canonical]):
+            raise ValueError(f"map: {lists[0]} is a list beside a list of items; name the items that were shown, too")
         return canonical
 
     @field_validator("responses")
@@ -61,36 +88,58 @@ class ColumnsReader(Reader):
         return rules
 
     @property
-    def separator(self) -> str:
-        return ","
+    def scanning(self) -> dict[str, Any]:
+        """More for `scan`."""
+        return {}
 
     def read(self, raw: Path, out: Path, spool: Path, tick: Tick = no_tick) -> Reading:
-        reading = Reading()
+        reading, seen = Reading(), set[object]()
         tick("reading columns", 0.0)
-        tables = [self._open(file, reading) for file in log_files(raw)]
-        options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids)
-        write_canonical(Log(raw, options, tables), out, reading, tick)
-        kept = reading.kept["impressions"] + reading.kept.get("organic", 0)
-        reading.read["rows"] = kept + sum(reading.dropped.values())
+        tables = [self._open(file, number, seen, reading) for number, file in enumerate(log_files(raw))]
+        options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids, time_format=self.time_format)
+        log = Log(raw, options, tables)
+        write_canonical(log, out if self.min_support == 1 else spool / "all-items.parquet", reading, tick)
+        if not self._lists:
+            kept = reading.kept["impressions"] + reading.kept.get("organic", 0)
+            reading.read["rows"] = kept + sum(reading.dropped.values())
+        if self.min_support > 1:
+            drop_rare(spool / "all-items.parquet", out, self.min_support, reading)
         return reading
 
-    def _open(self, file: Path, reading: Reading) -> Table:
-        table = scan(file, self.text, self.separator)
+    @property
+    def _lists(self) -> bool:
+        return "items" in self.map
+
+    def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> Table:
+        table = scan(file, self.kind, **self.scanning)
         for name, own in self.map.items():
             if own not in table.columns:
                 found = ", ".join(table.columns) or "none"
+                how = f", separated by {table.separator!r}," if table.text else ""
                 raise InputError(
-                    f"{file} has no column {own!r}, which the mapping names for {name}; the columns found, separated "
-                    f"by {self.separator!r}, are {found}."
+                    f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
+                    f"{found}."
                 )
         if table.text and not refuse_cut_short(table):
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
-        own_names = {name: self.map.get(name, name) for name in COLUMNS}
         mapped = set(self.map.values())  # a column that is mapped is not also taken by its own name
-        table = pick_columns(
-            table, {name: own for name, own in own_names.items() if name in self.map or own not in mapped}
-        )
+        own_names = {name: name for name in COLUMNS if name in table.columns and name not in mapped} | self.map
+        if self._lists:
+            table = SlateColumns(own_names, self.list_separator, self.mark).unrolled(table, number, seen, reading)
+        given = {name: name for name in table.columns} if self._lists else own_names
+        if self.every and not ({"response", *TOUCHES} & set(own_names) or self.mark):
+            told = {"response": pl.lit(self.every)}
+            table = replace(table, frame=table.frame.with_columns(**told), columns=(*table.columns, "response"))
+            given = given | {"response": "response"}
+        picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
+        table = self._first_category(replace(picked, own_names={**picked.own_names, **table.own_names}))
         return self._answered(table, reading) if self.responses else table
+
+    def _first_category(self, table: Table) -> Table:
+        if not self.category_separator or "category" not in table.columns:
+            return table
+        first = pl.col("category").cast(pl.String).str.split(self.category_separator).list.first().str.strip_chars()
+        return replace(table, frame=table.frame.with_columns(first.alias("category")))
 
     def _answered(self, table: Table, reading: Reading) -> Table:
         """The table with its response values translated, without those that a rule drops, organic ones marked."""
@@ -111,12 +160,53 @@ class ColumnsReader(Reader):
         kept = table.frame.filter(value.is_null() | ~value.is_in(dropped))
         names = {found: response.removeprefix(f"{ORGANIC}:") for found, response in self.responses.items()}
         organic = [found for found, response in self.responses.items() if response.startswith(f"{ORGANIC}:")]
+        if "history" in self.map:  # which says nothing but that it was clicked
+            kept = kept.with_columns(
+                pl.when(pl.col("organic") & value.is_null()).then(pl.lit(HISTORY)).otherwise(value).alias("response")
+            )
+            names[HISTORY] = "click"
         translated = [value.replace(names).alias("response")]
         if organic:
             told = pl.col("organic").cast(pl.String) if "organic" in table.columns else pl.lit("false")
             translated.append(pl.when(value.is_in(organic)).then(pl.lit("true")).otherwise(told).alias("organic"))
         columns = tuple(dict.fromkeys((*table.columns, *(["organic"] if organic else []))))
         return replace(table, frame=kept.with_columns(translated), columns=columns)
+
+
+def _one_step(table: Table, own_names: dict[str, str]) -> Table:
+    """Where each slate is a session of its own, nothing comes before or after it, and no time is needed."""
+    if {"timestamp", "step"} & set(own_names) or own_names.get("session_id") != own_names.get("request_id"):
+        return table
+    frame = table.frame.with_columns(pl.lit("0" if table.text else 0).alias("step"))
+    return replace(table, frame=frame, columns=(*table.columns, "step"))
+
+
+def drop_rare(first: Path, out: Path, min_support: int, reading: Reading) -> None:
+    """Write the log without items of few impressions, and without sessions of which nothing was recommended then."""
+    rows = pl.scan_parquet(first, glob=False)
+    shown_rows = ~pl.col("organic") if "organic" in rows.collect_schema() else pl.col("item_id").is_not_null()
+    items = rows.group_by("item_id").agg(shown_rows.sum().alias("len")).filter(pl.col("len") >= min_support)
+    kept = rows.join(items.collect(engine="streaming").lazy(), on="item_id", how="semi", maintain_order="left")
+    sessions = kept.filter(shown_rows).select("session_id").unique().collect(engine="streaming")
+    if sessions.is_empty():
+        raise InputError(f"No item has {min_support:,} impressions (min_support); choose a smaller number.")
+    kept.join(sessions.lazy(), on="session_id", how="semi", maintain_order="left").sink_parquet(out, engine="streaming")
+    before = reading.kept
+    reading.kept = _kept(out)
+    reading.drop(f"items with fewer than {min_support:,} impressions", before["items"] - reading.kept["items"])
+    for what in ("impressions", "organic", "sessions"):
+        reading.drop(f"{what} of such items alone", before.get(what, 0) - reading.kept.get(what, 0))
+
+
+def _kept(log: Path) -> dict[str, int]:
+    rows = pl.scan_parquet(log, glob=False)
+    marked = "organic" in rows.collect_schema()
+    organic = pl.col("organic").sum() if marked else pl.lit(0)
+    columns = [pl.len(), organic.alias("organic"), *(pl.col(name).n_unique() for name in ("session_id", "item_id"))]
+    count, found, sessions, items = rows.select(columns).collect(engine="streaming").row(0)
+    return (
+        {"impressions": count - found} | ({"organic": found} if marked else {}) | {"sessions": sessions, "items": items}
+    )
 
 
 def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick) -> None:
@@ -129,8 +219,4 @@ def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick)
     tick("writing the log", 0.0)
     frames = [frame.select(others if time is None else [*others, time]) for _, frame in log.frames()]
     pl.concat(frames).sink_parquet(out, engine="streaming")
-    organic = pl.col("organic").sum() if log.has("organic") else pl.lit(0)
-    columns = [pl.len(), organic.alias("organic"), *(pl.col(name).n_unique() for name in ("session_id", "item_id"))]
-    rows, found, sessions, items = pl.scan_parquet(out, glob=False).select(columns).collect(engine="streaming").row(0)
-    reading.kept = {"impressions": rows - found} | ({"organic": found} if log.has("organic") else {})
-    reading.kept |= {"sessions": sessions, "items": items}
+    reading.kept = _kept(out)

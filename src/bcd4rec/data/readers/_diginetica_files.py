@@ -96,7 +96,7 @@ class Folder:
 
     def _underscored(self) -> bool:
         """The full file spells sessionId, the sample session_id."""
-        return "session_id" in scan(self.path("views"), True, ";").columns
+        return "session_id" in scan(self.path("views"), "csv", ";").columns
 
     def _rows(self, name: str, kinds: dict[str, str]) -> pl.DataFrame:
         table: Table = open_raw(self.path(name), kinds, self._reading, ";")

@@ -28,7 +28,7 @@ def open_raw(path: Path, columns: Iterable[str], reading: Reading, separator: st
     """A raw file that has the columns it needs and is whole, as far as one can see."""
     if not path.is_file():
         raise InputError(f"{path} is missing; expected a table with {', '.join(columns)}.")
-    table = scan(path, path.suffix != ".parquet", separator)
+    table = scan(path, None if path.suffix == ".parquet" else "csv", separator)
     missing = [name for name in columns if name not in table.columns]
     if missing:
         how = f", separated by {separator!r}," if table.text else ""

@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
+from bcd4rec.data.files import Kind
 from bcd4rec.data.readers._columns import ColumnsReader
 from bcd4rec.data.readers.reader import READERS
 
 
 @READERS.register("parquet")
 class ParquetReader(ColumnsReader):
-    """A Parquet file (or a folder of such files), one row per shown item."""
+    """A Parquet file (or a folder of such files), one row per shown item or per slate."""
 
-    text: ClassVar[bool] = False
+    kind: ClassVar[Kind] = "parquet"

@@ -5,12 +5,13 @@ from pathlib import Path
 import polars as pl
 from pydantic import Field
 
-from bcd4rec.data.readers._columns import write_canonical
+from bcd4rec.data.files import first_line
+from bcd4rec.data.readers._columns import drop_rare, write_canonical
 from bcd4rec.data.readers.reader import READERS, Reader, Reading
 from bcd4rec.data.schema import Log, LogOptions
 from bcd4rec.data.sequences import refuse_other_than_lists
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import ROW, Table, collect, first_line, scan
+from bcd4rec.data.tables import ROW, Table, collect, scan
 from bcd4rec.errors import InputError
 
 LINE = "line"
@@ -32,6 +33,9 @@ class SequencesReader(Reader):
     min_length: int = Field(default=1, ge=1)
     """Drop sessions with fewer items than this."""
 
+    min_support: int = Field(default=1, ge=1)
+    """Drop items with fewer appearances than this, and sessions that have no others."""
+
     def read(self, raw: Path, out: Path, spool: Path, tick: Tick = no_tick) -> Reading:
         reading = Reading()
         if not raw.is_file():
@@ -52,11 +56,14 @@ class SequencesReader(Reader):
             )
         )
         table = Table(raw, rows, ("session_id", "item_id", "step", "response"), lists.text)
-        write_canonical(Log(raw, LogOptions(string_ids=self.string_ids), [table]), out, reading, tick)
+        log, every = Log(raw, LogOptions(string_ids=self.string_ids), [table]), spool / "all-items.parquet"
+        write_canonical(log, out if self.min_support == 1 else every, reading, tick)
+        if self.min_support > 1:
+            drop_rare(every, out, self.min_support, reading)
         return reading
 
     def _parquet(self, raw: Path) -> Table:
-        table = scan(raw, text=False)
+        table = scan(raw, "parquet")
         refuse_other_than_lists(raw, table.frame.drop(ROW).collect_schema(), [self.column], [self.column])
         lists = pl.col(self.column).fill_null([])
         return Table(raw, table.frame.select(pl.col(ROW).alias("row"), lists.alias("items")), (), False)

@@ -1,0 +1,150 @@
+"""Files of logs as bytes: found, told apart by name and content, unpacked, named with the place where they break."""
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+import pyarrow as pa
+
+from bcd4rec.errors import InputError
+
+PARQUET_MAGIC = b"PAR1"
+NOT_TEXT = {  # first bytes of what people take for a CSV file
+    b"\xff\xfe": "UTF-16, not UTF-8; save it as UTF-8",
+    b"\xfe\xff": "UTF-16, not UTF-8; save it as UTF-8",
+    b"PK": "a zip archive; unpack it first",
+    b"7z": "a 7z archive; unpack it first",
+    PARQUET_MAGIC: "a Parquet file; name it .parquet",
+}
+TAIL_BYTES = 1 << 16  # enough for the last row of a file
+Kind = Literal["parquet", "csv", "jsonl"]
+SUFFIXES: dict[str, Kind] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # gzip and zstd, by the first bytes
+SEPARATORS = (",", "\t", ";", "|")
+WANTED = "a Parquet, CSV, TSV or JSON lines file of impressions, the text ones also as .gz or .zst"
+
+
+def log_files(path: Path) -> list[Path]:
+    """The files of a log: the file itself, or those of a folder whose names tell what they are, in their order."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; expected {WANTED}.")
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path} is neither a file nor a folder; expected {WANTED}.")
+    files = sorted(file for file in path.iterdir() if suffix(file) in SUFFIXES and file.is_file())
+    if not files:
+        known = ", ".join(SUFFIXES)
+        raise InputError(f"{path} is a folder without {known} files; name the file of impressions.")
+    return files
+
+
+def suffix(path: Path) -> str:
+    """`.csv` for both a.csv and a.csv.gz."""
+    return (path.with_suffix("") if path.suffix in PACKED else path).suffix.lower()
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file holds: by its name or, where that tells nothing, by how it begins."""
+    if suffix(path) in SUFFIXES:
+        return SUFFIXES[suffix(path)]
+    with open_plain(path) as file:
+        head = file.read(1 << 12)
+    if head.lstrip().startswith(b"{"):
+        return "jsonl"
+    return "csv" if any(one.encode() in head for one in SEPARATORS) and b"\0" not in head else "parquet"
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """The bytes of a file, unpacked where it begins like one of gzip or zstd."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head.startswith(PACKED[".gz"]):
+        return cast("BinaryIO", gzip.open(path))
+    if head == PACKED[".zst"]:
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
+
+
+def separator_of(path: Path) -> str:
+    """What stands most often in the header."""
+    if suffix(path) == ".tsv":
+        return "\t"
+    head = first_line(path).decode("utf-8", "replace")
+    return max(SEPARATORS, key=head.count)  # the first of those that are equal
+
+
+def first_line(path: Path) -> bytes:
+    """The header of a text file; a file that is no text is refused."""
+    try:
+        with open_plain(path) as file:
+            head = file.readline()
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path} cannot be unpacked ({reason(error)}); copy it again.") from None
+    for magic, what in NOT_TEXT.items():
+        if head.startswith(magic):
+            raise InputError(f"{path} is {what}.")
+    return head
+
+
+def tail_of(path: Path) -> bytes:
+    with open_plain(path) as file:
+        if file.seekable() and not isinstance(file, gzip.GzipFile):
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            return file.read()
+        tail = b""
+        try:
+            while part := file.read(TAIL_BYTES):
+                tail = (tail + part)[-TAIL_BYTES:]
+        except (OSError, EOFError) as error:
+            raise InputError(f"{path} is cut short ({reason(error)}); copy it again.") from None
+        return tail
+
+
+def unreadable_line(path: Path) -> str | None:
+    """Where a file stops being JSON lines."""
+    row = 0
+    try:
+        with open_plain(path) as file:
+            for row, line in enumerate(file, 1):
+                if line.strip() and not isinstance(json.loads(line), dict):
+                    return f'row {row} is no JSON object; write one such as {{"item": 17}} in each line'
+    except ValueError as error:
+        return f"row {row} is not JSON ({error}); write one object in each line"
+    except (OSError, EOFError) as error:
+        return f"it ends after row {row} ({reason(error)}); copy it again"
+    return None
+
+
+def unreadable_row(path: Path, separator: str = ",") -> str | None:
+    """Where a CSV file stops being a table, for the message of a failed scan."""
+    row, width = -1, 0  # the header is row 0
+    what = "commas" if separator == "," else repr(separator)
+    with open_plain(path) as file:
+        lines = csv.reader((line.decode("utf-8-sig") for line in file), delimiter=separator, strict=True)
+        try:
+            for row, fields in enumerate(lines):
+                width = width or len(fields)
+                if len(fields) > width:
+                    return f"row {row} has {len(fields)} fields, expected {width}; quote fields that contain {what}"
+        except UnicodeDecodeError:
+            return f"row {row + 1} is not UTF-8; save the file as UTF-8"
+        except (OSError, EOFError) as error:
+            return f"it ends after row {row} ({reason(error)}); copy it again"
+        except csv.Error as error:
+            return f"row {row + 1} is not CSV ({error}); look for a quote that is never closed"
+    return None
+
+
+def reason(error: Exception) -> str:
+    """The first line of somebody else's message."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
