@@ -195,3 +195,12 @@ def test_the_logger_must_get_its_own_rate():
     assert "evaluated against itself, the " in str(self_test(summed(wrong)))
     small = replace(log, logged=log.logged * 0.5)
     assert "mean weight is 2.00" in str(self_test(summed(small)))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 0.0])
+def test_a_log_with_impossible_propensities_still_has_a_table(wrong):
+    log = arms(300, 3, plays=0.7)
+    logged = np.where(np.arange(len(log))[:, None] % 5 == 0, wrong, log.logged)
+    verdict = verdict_of(summed(replace(log, logged=logged)), "click", refused="some are 0")
+    assert verdict.word == "cannot tell"
+    json.dumps(verdict.to_json(), allow_nan=False)

@@ -71,8 +71,12 @@ class Decisions:
 
 
 def slate_weights(logged: Doubles, candidate: Doubles) -> Doubles:
-    """(n,) ratios of the probabilities of whole slates from conditional ones (n, K)."""
-    found: Doubles = (candidate / logged).prod(axis=1)
+    """(n,) ratios of the probabilities of whole slates from conditional ones (n, K).
+
+    A slate whose logged propensity is missing or 0 cannot stand for anything: see `diagnostics.PropensityCheck`.
+    """
+    ratios: Doubles = np.divide(candidate, logged, out=np.zeros_like(candidate), where=logged > 0)
+    found: Doubles = ratios.prod(axis=1)
     return found
 
 

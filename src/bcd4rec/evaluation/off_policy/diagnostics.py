@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles
-from bcd4rec.evaluation.off_policy.estimators import Smooth, Target, kept_rate, logger_rate, snips, standard_error
+from bcd4rec.evaluation.off_policy.estimators import Smooth, Target, logger_rate, snips, standard_error
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 from bcd4rec.evaluation.statistics import Z
 
@@ -184,7 +184,3 @@ def session_variance(sums: SessionSums, outcome: int) -> float:
     """Of a session's sum of an outcome, per step of the log's mean session."""
     column = sums.layout.of("kept", outcome)
     return float(max(0.0, sums.covariance[column, column]) / sums.mean[sums.layout.KEPT] ** 2)
-
-
-def session_rate(sums: SessionSums, outcome: int) -> float:
-    return kept_rate(sums, outcome).value
