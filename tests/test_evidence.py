@@ -97,7 +97,6 @@ def plain_row(evidence: Evidence, session: Session, item: int) -> dict[str, floa
         "target lift": known.target[item],
         "popularity": known.popularity[item],
         "shown": known.shown[item],
-        "usual place": known.height[item],
         "similar to liked": similar(liked),
         "similar to last liked": weight(known.similar, liked[-1], item) if liked else 0.0,
         "follows last liked": math.log(1 + 100 * weight(known.followers, liked[-1], item)) if liked else 0.0,

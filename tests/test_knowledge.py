@@ -11,11 +11,11 @@ from bcd4rec.data import knowledge
 from bcd4rec.data.knowledge import STRENGTHS, Counted, Knowledge, Neighbours, folds, log_lift
 from bcd4rec.data.sequences import Sequences
 
-Row = tuple[int, int, bool, bool, float, float, float]  # session, item, positive, target, expected ones, height
+Row = tuple[int, int, bool, bool, float, float]  # session, item, positive, target, expected ones
 
 
 def counted(rows: list[Row]) -> Counted:
-    session, item, positive, target, expected, bought, height = zip(*rows, strict=True) if rows else [()] * 7
+    session, item, positive, target, expected, bought = zip(*rows, strict=True) if rows else [()] * 6
     return Counted(
         np.array(session, np.uint32),
         np.array(item, np.int32),
@@ -23,15 +23,14 @@ def counted(rows: list[Row]) -> Counted:
         np.array(target, np.bool_),
         np.array(expected, np.float64),
         np.array(bought, np.float64),
-        np.array(height, np.float64),
     )
 
 
 def some_rows(seed: int, sessions: int, n_items: int, count: int) -> list[Row]:
     rng = np.random.default_rng(seed)
     return [
-        (int(session), int(rng.integers(n_items)), bool(rng.random() < 0.4), bool(rng.random() < 0.1), 0.4, 0.1, height)
-        for session, height in zip(np.sort(rng.integers(sessions, size=count)), rng.normal(size=count), strict=True)
+        (int(session), int(rng.integers(n_items)), bool(rng.random() < 0.4), bool(rng.random() < 0.1), 0.4, 0.1)
+        for session in np.sort(rng.integers(sessions, size=count))
     ]
 
 
@@ -115,14 +114,10 @@ def test_an_item_is_judged_once_in_a_session():
     for name in left:
         np.testing.assert_allclose(left[name], right[name], rtol=1e-6, err_msg=name)
     # Ten impressions of one session with one positive response among them are a tenth of a positive response.
-    mixed = [(0, 2, place == 4, False, 0.1 * place, 0.2, float(place)) for place in range(10)] + [
-        (3, 2, True, True, 0.5, 0.5, 1.0)
-    ]
+    mixed = [(0, 2, place == 4, False, 0.1 * place, 0.2) for place in range(10)] + [(3, 2, True, True, 0.5, 0.5)]
     found = Knowledge.count(counted(mixed), likes, np.full(5, -1, np.int32))
     n, e = [0.0, 0.0, 1.1, 0.0, 0.0], [0.0, 0.0, 0.45 + 0.5, 0.0, 0.0]
     np.testing.assert_allclose(found.positive, plain_log_lift(n, e, [-1] * 5), rtol=1e-5)
-    assert found.height[2] == pytest.approx((4.5 + 1.0) / (2 + knowledge.PLACE_PRIOR))
-    assert found.height[[0, 1, 3, 4]].tolist() == [0.0] * 4
 
 
 def test_columns_of_an_item_by_plain_loops():
@@ -134,11 +129,11 @@ def test_columns_of_an_item_by_plain_loops():
     times: dict[tuple[int, int], int] = {}
     for session, item, *_ in rows:
         times[session, item] = times.get((session, item), 0) + 1
-    sums = [[0.0] * 6 for _ in range(n_items)]
+    sums = [[0.0] * 5 for _ in range(n_items)]
     for session, item, *values in rows:
         for place, value in enumerate([1.0, *map(float, values)]):
             sums[item][place] += value / times[session, item]
-    seen, positive, target, expected, bought, height = (list(one) for one in zip(*sums, strict=True))
+    seen, positive, target, expected, bought = (list(one) for one in zip(*sums, strict=True))
     liked = [sum(one.count(item) for one in lists) for item in range(n_items)]
 
     def centred(values: list[float]) -> list[float]:
@@ -149,7 +144,6 @@ def test_columns_of_an_item_by_plain_loops():
     np.testing.assert_allclose(found.target, plain_log_lift(target, bought, categories), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.popularity, centred([math.log(1 + one) for one in liked]), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.shown, centred([math.log(1 + one) for one in seen]), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.height, [h / (s + 3.0) for h, s in zip(height, seen, strict=True)], rtol=1e-5)
 
 
 def dense(neighbours: Neighbours, n_items: int) -> np.ndarray:
@@ -268,9 +262,9 @@ MANY = [[0, 1, 2]] * 5  # as often together as chance has it: a matrix of zeros
         ([], [], [-1, -1, -1]),
         ([], [[]], [0, 1, 1]),
         (some_rows(11, 1, 3, 5), [[2]], [0, -1, 0]),
-        ([(0, 1, False, False, 1e-9, 1e-9, 0.0)], [], [-1, 0, -1]),
-        ([(0, 1, False, False, 0.0, 0.0, 0.0)], [], [-1, 0, -1]),
-        ([(7, 2, True, True, 1.0, 1.0, 0.0)] * 3, [[2, 2, 2]], [-1, -1, -1]),
+        ([(0, 1, False, False, 1e-9, 1e-9)], [], [-1, 0, -1]),
+        ([(0, 1, False, False, 0.0, 0.0)], [], [-1, 0, -1]),
+        ([(7, 2, True, True, 1.0, 1.0)] * 3, [[2, 2, 2]], [-1, -1, -1]),
         (some_rows(12, 5, 3, 20), MANY, [2, 2, 2]),
         (some_rows(12, 5, 1, 20), [[0]] * 9, [0]),
         (some_rows(12, 5, 2, 20), [[0], [1]] * 9, [0, -1]),
@@ -286,7 +280,7 @@ def test_little_or_nothing_is_known(rows, lists, categories):
         assert np.isfinite(array).all(), name
     assert len(found.similar.offsets) == len(found.followers.offsets) == len(categories) + 1
     if not rows:
-        for column in (found.positive, found.target, found.shown, found.height):
+        for column in (found.positive, found.target, found.shown):
             assert not column.any()
 
 
@@ -294,7 +288,7 @@ def test_large_catalogues_do_not_run_over():
     """A session times the size of the catalogue needs more than 32 bits: these two would be one in 32."""
     n_items = 200_000
     pairs = [(0, 21_475 * n_items - 2**32), (21_475, 0)]
-    rows = [(session, item, True, False, 0.5, 0.5, 0.0) for session, item in pairs]
+    rows = [(session, item, True, False, 0.5, 0.5) for session, item in pairs]
     found = Knowledge.count(counted(rows), Sequences.of([[199_999, 3]]), np.full(n_items, -1, np.int32))
     assert [found.shown[item] - found.shown[1] for _, item in pairs] == pytest.approx([math.log(2)] * 2)
     assert found.similar.items.tolist() == [199_999, 3]

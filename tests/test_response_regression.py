@@ -179,18 +179,14 @@ def test_circumstances_by_plain_loops():
         place = int(shown.position[row])
         wanted = [float(place == one or (one == 10 and place == 11)) for one in places]
         assert found[row, SUMMARY + 1 :].tolist() == wanted
-    heights = response_regression._heights(shown)
-    level = [-math.log(1 + place) for place in range(13)]
-    np.testing.assert_allclose(heights, [level[one] - sum(level) / 13 for one in shown.position])
     starts, sizes = response_regression.slates(shown)
     assert sizes.tolist() == [13] * 21
     assert starts.tolist() == list(range(0, 273, 13))
 
 
-def test_logs_without_places_have_no_heights():
+def test_logs_without_places_have_no_columns_for_them():
     dataset = dataset_of(log(four_answers).drop("position"), FOUR)
     shown = dataset.transitions("train")
-    assert not response_regression._heights(shown).any()
     assert response_regression.circumstances(shown, dataset.states).shape[1] == SUMMARY + 1
 
 

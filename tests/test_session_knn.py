@@ -14,6 +14,8 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
+from bcd4rec.models import session_neighbours
+from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours
 
 METHODS = ["sknn", "vsknn", "stan"]
 N_ITEMS = 7
@@ -150,6 +152,25 @@ def test_one_query_leaves_nothing_behind_for_the_next(method):
     together = policy.scores(States.of([[1, 2], [5], []]))
     alone = [policy.scores(States.of([one]))[0] for one in ([1, 2], [5], [])]
     np.testing.assert_array_equal(together, alone)
+
+
+def test_votes_that_are_asked_for_again_are_kept(monkeypatch):
+    """Of large batches alone, up to a limit, and never those of other states."""
+    rng = np.random.default_rng(5)
+    train = [rng.integers(0, N_ITEMS, rng.integers(1, 6)).tolist() for _ in range(50)]
+    batches = [States.of([rng.integers(0, N_ITEMS, 3).tolist() for _ in range(4)]) for _ in range(3)]
+    neighbours = SessionNeighbours(SequenceAndTime.parse({}, "test"), Sequences.of(train), N_ITEMS)
+    plain = [neighbours.votes(one) for one in batches]
+    assert neighbours.votes(batches[0]) is not plain[0]  # a small batch, as a server's
+    monkeypatch.setattr(session_neighbours, "KEPT_STATES", 4)
+    first = [neighbours.votes(one) for one in batches]
+    for one, wanted, states in zip(first, plain, batches, strict=True):
+        assert all(np.array_equal(left, right) for left, right in zip(one, wanted, strict=True))
+        assert neighbours.votes(states) is one
+    monkeypatch.setattr(session_neighbours, "KEPT_VOTES", len(first[1].items) + len(first[2].items))
+    neighbours.votes(States.of([[0], [1], [0], [1]]))
+    assert neighbours.votes(batches[2]) is first[2]
+    assert neighbours.votes(batches[0]) is not first[0]
 
 
 def test_sknn_by_hand():

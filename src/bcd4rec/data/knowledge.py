@@ -1,4 +1,4 @@
-"""What a log knows about its items: response rates, popularity, place, and which items are liked together.
+"""What a log knows about its items: response rates, popularity, and which items are liked together.
 
 Everything here is counted, over all sessions of a split or over some of them: weights that are learned on top of counts
 must be learned on sessions that were not counted, or they trust the counts too much (see `folds`).
@@ -22,7 +22,6 @@ PAIR_PRIOR = 5.0  # sessions that are added to both items' counts in a similarit
 STEPS = 3  # items so many places later still count as followers, the n-th by 1/n
 TASTE_SUPPORT = 5  # an axis of taste is no taste if it is one session: items liked less often have none
 TASTE_RANK = 32
-PLACE_PRIOR = 3.0  # impressions by which an item's usual place is drawn to the middle of its slates
 STRENGTHS = np.geomspace(0.2, 300.0, 25)  # prior strengths that are tried, in expected responses
 
 
@@ -55,7 +54,6 @@ class Counted:
     target: Mask
     expected_positive: Doubles  # what the circumstances alone (place, slate size, length of the session) led to expect
     expected_target: Doubles
-    height: Doubles  # how far above the middle of its slate the item stood, in logarithms of places; 0 without places
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,6 @@ class Knowledge:
     target: FloatArray  # the same of the target response
     popularity: FloatArray  # log of 1 + positive responses, less its mean over impressions
     shown: FloatArray  # log of 1 + sessions it was shown in, less its mean over impressions
-    height: FloatArray  # where the logging policy put it, drawn to the middle
     similar: Neighbours  # liked in the same sessions: n_ij / √((n_i + 5)(n_j + 5))
     followers: Neighbours  # liked next: P(i within the next three | j), drawn to 0
     tastes: FloatArray  # (A, D) axes of taste
@@ -97,7 +94,6 @@ class Knowledge:
             log_lift(per_item(rows.target), per_item(rows.expected_target), categories),
             _centred(np.log1p(liked), seen),
             _centred(np.log1p(seen), seen),
-            (per_item(rows.height) / (seen + PLACE_PRIOR)).astype(np.float32),
             _similar(clicks),
             _followers(likes, n_items),
             _tastes(likes, np.asarray(clicks.sum(axis=0)).ravel()),
@@ -126,7 +122,7 @@ class Knowledge:
         refuse_other_shape("categories", known.categories, (n_items,), np.int32)
         if known.categories.min(initial=PAD) < PAD:
             raise ValueError(f"categories hold {known.categories.min()}, expected at least {PAD}")
-        for name in ("positive", "target", "popularity", "shown", "height"):
+        for name in ("positive", "target", "popularity", "shown"):
             refuse_other_shape(name, found[name], (n_items,), np.float32)
         refuse_other_shape("tastes", known.tastes, (n_items, *known.tastes.shape[1:2]), np.float32)
         for name in ("similar", "followers"):

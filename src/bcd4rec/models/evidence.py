@@ -25,7 +25,6 @@ NAMES = (
     "target lift",
     "popularity",
     "shown",
-    "usual place",
     "similar to liked",
     "similar to last liked",
     "follows last liked",
@@ -68,7 +67,7 @@ class Evidence:
         known = np.flatnonzero(categories >= 0).astype(np.int32)
         order = known[np.argsort(categories[known], kind="stable")]
         groups = int(categories.max(initial=-1)) + 1
-        own = (knowledge.positive, knowledge.target, knowledge.popularity, knowledge.shown, knowledge.height)
+        own = (knowledge.positive, knowledge.target, knowledge.popularity, knowledge.shown)
         self.items = Items(
             np.ascontiguousarray(np.stack(own, axis=1), np.float32),
             np.ascontiguousarray(categories, np.int32),

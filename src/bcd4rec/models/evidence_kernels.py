@@ -13,14 +13,14 @@ from bcd4rec.data.states import FloatArray, IntArray, Mask, Rows
 from bcd4rec.models.knn_kernels import Votes, kernel
 
 # The columns of a row of evidence. Those of the item alone, in the order of `Items.own`, come first.
-POSITIVE, TARGET, POPULARITY, SHOWN, HEIGHT = range(5)
-SIMILAR_LIKED, SIMILAR_LAST, FOLLOWS, SIMILAR_SKIPPED = range(5, 9)
-TASTE_LIKED, TASTE_LAST, TASTE_SKIPPED = range(9, 12)
-LIKED, LAST, SKIPPED = range(12, 15)
-CATEGORY_SHARE, CATEGORY_FIRST, CATEGORY_LAST, CATEGORY_LIKES, CATEGORY_SKIPS, CATEGORY_POSITIVE = range(15, 21)
-VOTES, VOTED = range(21, 23)
-COLUMNS = 23
-OWN = 5
+POSITIVE, TARGET, POPULARITY, SHOWN = range(4)
+SIMILAR_LIKED, SIMILAR_LAST, FOLLOWS, SIMILAR_SKIPPED = range(4, 8)
+TASTE_LIKED, TASTE_LAST, TASTE_SKIPPED = range(8, 11)
+LIKED, LAST, SKIPPED = range(11, 14)
+CATEGORY_SHARE, CATEGORY_FIRST, CATEGORY_LAST, CATEGORY_LIKES, CATEGORY_SKIPS, CATEGORY_POSITIVE = range(14, 20)
+VOTES, VOTED = range(20, 22)
+COLUMNS = 22
+OWN = 4
 
 # Similarities, shares and votes are small, and their differences matter near 0: logarithms are taken of multiples.
 SIMILARITY_SCALE, FOLLOWING_SCALE, VOTES_SCALE = 10.0, 100.0, 100.0

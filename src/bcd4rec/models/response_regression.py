@@ -188,19 +188,11 @@ def circumstances(shown: Transitions, states: States) -> FloatArray:
     return np.concatenate([own, size, place[:, None] == used], axis=1).astype(np.float32)
 
 
-def _heights(shown: Transitions) -> Doubles:
-    """(n,) how far above the middle of its slate each item stood, in logarithms of places."""
-    starts, sizes = slates(shown)
-    level = -np.log1p(np.maximum(shown.position, 0).astype(np.float64))
-    heights: Doubles = level - np.repeat(np.add.reduceat(level, starts) / sizes, sizes)
-    return heights
-
-
 def _counted(shown: Transitions, around: FloatArray, responses: Responses) -> Counted:
     positive = np.isin(shown.response, [responses.code(name) for name in responses.positive])
     target = shown.response == responses.code(responses.target)
     expected = [_explained(around, answers) for answers in (positive, target)]
-    return Counted(shown.session, shown.action, positive, target, expected[0], expected[1], _heights(shown))
+    return Counted(shown.session, shown.action, positive, target, expected[0], expected[1])
 
 
 def _explained(around: FloatArray, answers: Mask) -> Doubles:

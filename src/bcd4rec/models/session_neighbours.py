@@ -1,5 +1,6 @@
 """Nearest neighbours among whole sessions: those that liked the same items vote for what else they liked."""
 
+import hashlib
 import threading
 from abc import abstractmethod
 from typing import ClassVar
@@ -12,6 +13,9 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.models import knn_kernels as kernels
 from bcd4rec.models.knn_kernels import Index, Queries, Room, Votes, Weights
+
+KEPT_STATES = 128  # votes are kept for batches of at least so many states: learning and judging ask for them again …
+KEPT_VOTES = 1 << 22  # … up to so many votes, of 8 bytes each; the oldest batches go first
 
 
 class Weighting(Config):
@@ -97,7 +101,26 @@ class SessionNeighbours:
 
     def votes(self, states: States) -> Votes:
         """The scores that are not 0, as lists: they are few in a large catalogue."""
-        return kernels.list_scores(self._queries(as_sequences(states)), self._index, self._tables, self._room())
+        sequences = as_sequences(states)
+        if len(states) < KEPT_STATES:
+            return self._votes(sequences)
+        key = hashlib.blake2b(sequences.items.tobytes() + sequences.offsets.tobytes()).digest()
+        kept = self._kept()
+        if key not in kept:
+            kept[key] = self._votes(sequences)
+            while len(kept) > 1 and sum(len(one.items) for one in kept.values()) > KEPT_VOTES:
+                del kept[next(iter(kept))]
+        return kept[key]
+
+    def _votes(self, sequences: Sequences) -> Votes:
+        return kernels.list_scores(self._queries(sequences), self._index, self._tables, self._room())
+
+    def _kept(self) -> dict[bytes, Votes]:
+        """The votes of the last batches by what they asked, in each thread; kernels only read them."""
+        if not hasattr(self._local, "kept"):
+            self._local.kept = {}
+        kept: dict[bytes, Votes] = self._local.kept
+        return kept
 
     def top(self, sessions: States | Sequences, k: int) -> tuple[IntArray, FloatArray]:
         """(B, K) the best items and their scores, K = min(k, A), as ranking `scores` gives them but without (B, A)."""
