@@ -169,16 +169,10 @@ def random_log(organic: bool = True) -> list[dict[str, Any]]:
             size = int(rng.choice([1, 4, 5, 7]))
             for place, item in enumerate(rng.permutation(60)[:size]):
                 row = {"session_id": session, "timestamp": time, "request_id": f"{session}-{request}"}
-<<<<<<< HEAD
                 row |= {"position": place if rng.random() < 0.9 else None, "item_id": int(item)}
                 row |= {"response": str(rng.choice(["skip", "click"])), "organic": False}
-                rows.append(row | {"propensity": 0.5 if rng.random() < 0.3 else None})
-=======
-                row |= {"position": place if luck.random() < 0.9 else None, "item_id": int(item)}
-                row |= {"response": str(luck.choice(["skip", "click"])), "organic": False}
                 row |= {"position": 0} if request == 2 else {}  # the place of the page
-                rows.append(row | {"propensity": float(luck.choice([0.5, 0.2, 1.0])) if luck.random() < 0.3 else None})
->>>>>>> outputs
+                rows.append(row | {"propensity": float(rng.choice([0.5, 0.2, 1.0])) if rng.random() < 0.3 else None})
             time += 1
         for _ in range(int(rng.integers(0, 3)) if organic else 0):
             time += 1

@@ -14,12 +14,7 @@ from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
 from bcd4rec.data.files import reason
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
-<<<<<<< HEAD
 from bcd4rec.data.states import FloatArray, IntArray, Mask, States
-from bcd4rec.data.tables import reason
-=======
-from bcd4rec.data.states import FloatArray, IntArray, States
->>>>>>> outputs
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 

@@ -138,14 +138,10 @@ def _write_transitions(
             later += np.bincount(tested["item"], minlength=len(later))
             positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
             by_response += np.bincount(shown["response"], minlength=len(by_response))
-<<<<<<< HEAD
-            writer.write(chunk_transitions(rows, config, index.responses, table, rng).to_arrow())
-=======
             availability.update(shown_again(rows, positive))
             if "request_category" in rows.columns:
                 requested |= set(shown["request_category"].drop_nulls())
-            writer.write(chunk_transitions(rows, config, index.responses, table, luck).to_arrow())
->>>>>>> outputs
+            writer.write(chunk_transitions(rows, config, index.responses, table, rng).to_arrow())
         writer.finish()
     finally:
         writer.close()
