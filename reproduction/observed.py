@@ -18,6 +18,7 @@ from bcd4rec.agents.agent import AGENTS, Batch
 from bcd4rec.agents.q_learning import QLearningConfig, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
+from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.models.encoder import Encoder
@@ -142,6 +143,8 @@ def _learn(
 ) -> ObservingNetwork:
     # What it sees of a user is no session that evidence could be counted in.
     config = AGENTS[online.method].parse({"evidence": False} | settings, f"{online.method} --set")
+    if not isinstance(config, QLearningConfig):
+        raise InputError(f"Only agents that learn values can see interests, found {online.method}; take iqn.")
     categories = np.eye(environment.config.categories, dtype=np.float32)[environment.categories]
     with seeded(seed, "network"):
         network = ObservingNetwork(categories, seen, config)

@@ -61,20 +61,22 @@ def knobs(method: str, settings: Mapping[str, Any] | None = None) -> dict[str, K
     model's; what `settings` say is not searched."""
     if method not in AGENTS:
         raise InputError(f"The grid is for agents, found {method!r}; expected one of {', '.join(AGENTS)}.")
+    from bcd4rec.agents.q_learning import QLearningConfig
     from bcd4rec.models.encoder import ENCODERS
 
     config = AGENTS[method].parse(dict(settings or {}), f"{method} --set")
     grid = {"learning_rate": Knob((0.0003, 0.001, 0.003), 0.003, 0.003)}
-    if config.head != "expected":
-        grid["quantiles"] = Knob((5, 7, 10), 5, 10 if config.head == "implicit" else 5)
-    if config.head == "implicit":
-        grid["cosines"] = Knob((32, 64, 128), 64, 128)
-    if config.beta > 0:
-        grid["beta"] = Knob((0.1, 0.3, 0.5, 0.7, 0.9), 0.3, 0.5)
-    if config.evidence:
-        grid["shrink"] = Knob((1, 10, 100))
-    elif ENCODERS[config.encoder].takes_layers:
-        grid["layers"] = Knob((2, 3), 2, 2)
+    if isinstance(config, QLearningConfig):
+        if config.head != "expected":
+            grid["quantiles"] = Knob((5, 7, 10), 5, 10 if config.head == "implicit" else 5)
+        if config.head == "implicit":
+            grid["cosines"] = Knob((32, 64, 128), 64, 128)
+        if config.beta > 0:
+            grid["beta"] = Knob((0.1, 0.3, 0.5, 0.7, 0.9), 0.3, 0.5)
+        if not config.evidence and ENCODERS[config.encoder].takes_layers:
+            grid["layers"] = Knob((2, 3), 2, 2)
+    if config.strength is not None:
+        grid[config.strength] = Knob((1, 10, 100))
     free = {key: knob for key, knob in grid.items() if key not in (settings or {})}
     if not free:
         raise InputError(f"--set fixes all that is searched ({', '.join(grid)}); leave one of them open.")
