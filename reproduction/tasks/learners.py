@@ -10,7 +10,7 @@ from bcd4rec.experiments.fitting import fit
 from bcd4rec.experiments.online import learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig
@@ -46,7 +46,7 @@ class User(Task):
     def label(self) -> str:
         return f"learned user of {self.log.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         (folder / "user").mkdir()
         fit_user(dataset_of(self.log, store), dict(self.settings), self.seed).save(folder / "user")
 
@@ -68,7 +68,7 @@ class Trained(Task):
     def weight(self) -> float:
         return COSTS.get(self.method, 40.0)
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         dataset = dataset_of(self.log, store)
         fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared(self))
         (folder / "policy").mkdir()
@@ -94,7 +94,7 @@ class TrainedOnline(Task):
     def label(self) -> str:
         return f"online IQN on {self.user.log.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         dataset = dataset_of(self.user.log, store)
         rules = RolloutConfig.parse({"candidates": self.candidates}, "candidates")
         config = ROUNDS.model_copy(update={"rounds": self.rounds, "users": self.users})
@@ -104,5 +104,5 @@ class TrainedOnline(Task):
         last.fitted.save(last.dataset, folder / "policy")
 
 
-def learned_user(user: User, store: Store) -> Learned:
+def learned_user(user: User, store: TaskStore) -> Learned:
     return Learned(LearnedUser.load(store.path(user) / "user"), LearnedConfig.parse(dict(user.played), "played"))

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.neural import Epoch, NeuralConfig, last_items, trim
+from bcd4rec.baselines.neural import EpochReport, NeuralConfig, last_items, trim
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Rows
 from bcd4rec.models.gru import ForwardGRU
@@ -80,7 +80,7 @@ class GRU4RecConfig(NeuralConfig):
     def task(self, sequences: Sequences) -> Sessions:
         return Sessions(sequences, self)
 
-    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[Epoch]:
+    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[EpochReport]:
         _forward(model).dropout.p = self.dropout
         return super().train(model, sequences, rng)
 

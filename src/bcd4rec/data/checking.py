@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.schema import BadLog, Log, Problem, default_responses, row_problems
+from bcd4rec.data.schema import BadLog, Log, LogProblem, default_responses, row_problems
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
 from bcd4rec.data.warnings import LONG_SLATE, LogCounts, Warned, warnings_of
 
@@ -21,7 +21,7 @@ class LogReport:
     """What `check` found. `summary` is empty where the problems leave nothing to summarise."""
 
     path: Path
-    problems: list[Problem]
+    problems: list[LogProblem]
     summary: dict[str, Any]
     warnings: list[Warned] = field(default_factory=list)
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, Table, collect, log_files, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import COLUMNS, RawTable, collect, log_files, pick_columns, refuse_cut_short, scan, shown
 from bcd4rec.errors import InputError
 
 SHORT = {"session": "session_id", "item": "item_id", "time": "timestamp", "slate": "request_id"}
@@ -74,7 +74,7 @@ class ColumnsReader(Reader):
         reading.read["rows"] = kept + sum(reading.dropped.values())
         return reading
 
-    def _open(self, file: Path, reading: Reading) -> Table:
+    def _open(self, file: Path, reading: Reading) -> RawTable:
         table = scan(file, self.text, self.separator)
         for name, own in self.map.items():
             if own not in table.columns:
@@ -92,7 +92,7 @@ class ColumnsReader(Reader):
         )
         return self._answered(table, reading) if self.responses else table
 
-    def _answered(self, table: Table, reading: Reading) -> Table:
+    def _answered(self, table: RawTable, reading: Reading) -> RawTable:
         """The table with its response values translated, without those that a rule drops, organic ones marked."""
         value = pl.col("response").cast(pl.String)
         counts = collect(table, table.frame.group_by(value).len()).drop_nulls().sort("len", "response")[::-1]

@@ -11,7 +11,7 @@ from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, pop
 from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant, slate_vectors
 from bcd4rec.experiments.online import OnlineConfig
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
@@ -27,7 +27,7 @@ RANKS = 1000  # how much of a popularity curve is kept
 
 
 @dataclass(frozen=True)
-class Met(Task):
+class EvaluationRun(Task):
     """A policy and fresh users: per session, how often each item was shown, and a handful of numbers.
 
     `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, on RecSim
@@ -47,19 +47,19 @@ class Met(Task):
         place = self.world.label if isinstance(self.world, User) else f"true users of {self.world.name}"
         return f"{who} meets {place}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         environment = self._environment(store)
         name = self.player if isinstance(self.player, str) else self.player.label
         _write(folder, name, self._play(environment, store), environment, self.seed)
 
-    def _environment(self, store: Store) -> Environment:
+    def _environment(self, store: TaskStore) -> Environment:
         if isinstance(self.world, User):
             return learned_user(self.world, store)
         if isinstance(self.world, RecSimLog):
             return Believed() if self.player == "filter" else InterestEvolution()
         return Shop()
 
-    def _play(self, environment: Environment, store: Store) -> pl.DataFrame:
+    def _play(self, environment: Environment, store: TaskStore) -> pl.DataFrame:
         fresh = stream_seed(self.seed, "evaluation")
         if self.player == "behaviour" and isinstance(self.world, RecSimLog):
             return self.world.behaviour(self.users, fresh, store)
@@ -72,7 +72,7 @@ class Met(Task):
 
 
 @dataclass(frozen=True)
-class MetSeeing(Task):
+class ObservingEvaluationRun(Task):
     """The paper's online agent of RecSim, learning from rounds of users whose interests it sees, and fresh users."""
 
     world: RecSimLog
@@ -87,7 +87,7 @@ class MetSeeing(Task):
     def label(self) -> str:
         return f"online IQN that sees interests meets users of {self.world.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.round_users)
         rules = RolloutConfig(after_skip=RECSIM_RULES.after_skip)
@@ -122,4 +122,4 @@ def _categories(folder: Path, log: pl.DataFrame, environment: Environment) -> fl
     return category_accuracy(log, first)
 
 
-Meeting = Met | MetSeeing
+AnyEvaluationRun = EvaluationRun | ObservingEvaluationRun
