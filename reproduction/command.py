@@ -58,7 +58,7 @@ def reproduce(
     todo = plan(wanted, store)
     _announce(todo, lab, store)
     try:
-        failed = _run(todo, store, jobs)
+        failed = make(todo, store, jobs)
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
     found = gathering.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
@@ -110,7 +110,7 @@ def _announce(todo: "Plan", lab: "Laboratory", store: "TaskStore") -> None:
         say(f"Left out, since their logs were not given: {missing}.")
 
 
-def _run(todo: "Plan", store: "TaskStore", jobs: int) -> dict[str, str]:
+def make(todo: "Plan", store: "TaskStore", jobs: int) -> dict[str, str]:
     """With a bar on a terminal, or else a line for each task."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

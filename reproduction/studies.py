@@ -16,10 +16,9 @@ from bcd4rec.config import Config
 from bcd4rec.errors import InputError
 from bcd4rec.runner.tasks import Task
 from reproduction.domains import DOMAINS, Domain, Sizes
-from reproduction.second_domain import AGENTS
 from reproduction.tasks.distributions import Distributions
 from reproduction.tasks.evaluations import AnyEvaluationRun, EvaluationRun
-from reproduction.tasks.learners import Trained
+from reproduction.tasks.learners import AGENTS, Trained
 from reproduction.tasks.logs import AnyLog, RecSimLog, Settings
 
 World = Literal["learned", "true"]

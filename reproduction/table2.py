@@ -5,7 +5,7 @@ from bcd4rec.experiments.fitting import agents
 from bcd4rec.report.page import Table
 from reproduction.findings import Finding
 from reproduction.results import Results
-from reproduction.second_domain import AGENTS
+from reproduction.tasks.learners import AGENTS
 
 
 def finding(results: Results) -> Finding:

@@ -15,7 +15,7 @@ from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
-from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import RolloutConfig, rollout, with_openings
 from bcd4rec.sim.shop import Shop
@@ -30,11 +30,11 @@ RANKS = 1000  # how much of a popularity curve is kept
 class EvaluationRun(Task):
     """A policy and fresh users: per session, how often each item was shown, and a handful of numbers.
 
-    `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, on RecSim
-    filter (see `sim.belief`), or what was trained.
+    `world` is a learned user, the log whose true users are known, or the name of an environment. `player` is random,
+    oracle, behaviour, on RecSim filter (see `sim.belief`), or what was trained.
     """
 
-    world: User | RecSimLog | ShopLog
+    world: User | RecSimLog | ShopLog | str
     player: str | Trained | TrainedOnline
     users: int
     seed: int
@@ -44,7 +44,8 @@ class EvaluationRun(Task):
     @property
     def label(self) -> str:
         who = self.player if isinstance(self.player, str) else self.player.label
-        place = self.world.label if isinstance(self.world, User) else f"true users of {self.world.name}"
+        world = self.world
+        place = world.label if isinstance(world, User) else f"true users of {getattr(world, 'name', world)}"
         return f"{who} meets {place}"
 
     def make(self, folder: Path, store: TaskStore) -> None:
@@ -55,6 +56,8 @@ class EvaluationRun(Task):
     def _environment(self, store: TaskStore) -> Environment:
         if isinstance(self.world, User):
             return learned_user(self.world, store)
+        if isinstance(self.world, str):
+            return ENVIRONMENTS[self.world](EnvironmentOptions())
         if isinstance(self.world, RecSimLog):
             return Believed() if self.player == "filter" else InterestEvolution()
         return Shop()

@@ -7,16 +7,31 @@ from typing import ClassVar
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.online import learn_online
+from bcd4rec.experiments.online import OnlineConfig, learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import RolloutConfig
-from reproduction.second_domain import ROUNDS
 from reproduction.tasks.logs import AnyLog, Settings, dataset_of
 
+BASELINES = (
+    "popular",
+    "ctr",
+    "category_popular",
+    "markov",
+    "sknn",
+    "vsknn",
+    "stan",
+    "item2vec",
+    "gru4rec",
+    "srgnn",
+    "response",
+)
+AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
+# Online learning goes on from the log, so that it need not find by chance what the log knows.
+ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
 COSTS = {
     "popular": 1.0,
     "ctr": 1.0,

@@ -193,7 +193,27 @@ def _prepare_raw(
     prepare(log, default_responses(log), config, folder / "dataset", seed, reading=reading)
 
 
-AnyLog = RecSimLog | ShopLog | RealLog
+@dataclass(frozen=True)
+class PreparedLog(Task):
+    """A data set that somebody has prepared, by its content."""
+
+    path: str
+    content: str
+    cost: ClassVar[float] = 0.1
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def label(self) -> str:
+        return f"data set {self.name}"
+
+    def make(self, folder: Path, store: TaskStore) -> None:
+        (folder / "dataset").symlink_to(self.path, target_is_directory=True)
+
+
+AnyLog = RecSimLog | ShopLog | RealLog | PreparedLog
 
 
 def dataset_of(log: AnyLog, store: TaskStore) -> Dataset:
