@@ -3,7 +3,7 @@
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.report.page import Cell, Table
 from reproduction.findings import Chart, Finding, Points
-from reproduction.results import Meetings, Results
+from reproduction.results import EvaluationRuns, Results
 from reproduction.studies import Run
 from reproduction.writing import ABSENT, entry, signed
 
@@ -45,10 +45,10 @@ def _tables(results: Results, domain: str, runs: list[Run]) -> list[Table]:
 
 
 def _table(results: Results, domain: str, name: str, runs: list[Run]) -> Table:
-    usual = results.met(runs[0])
+    usual = results.evaluated(runs[0])
     rows: list[list[Cell | str]] = [["nothing", entry(usual), ""]] if usual else []
     for run in runs[1:]:
-        met = results.met(run)
+        met = results.evaluated(run)
         if met is not None:
             rows.append([_words(run, runs[0]), entry(met), _change(met, usual)])
     log = results.baseline("behaviour", domain)
@@ -57,7 +57,7 @@ def _table(results: Results, domain: str, name: str, runs: list[Run]) -> Table:
     return Table(["changed", "rate", "minus no change"], rows, title=title)
 
 
-def _change(met: Meetings | None, usual: Meetings | None) -> str:
+def _change(met: EvaluationRuns | None, usual: EvaluationRuns | None) -> str:
     return signed(met.above(usual)) if met is not None and usual is not None else ABSENT
 
 
@@ -67,11 +67,11 @@ def _words(run: Run, usual: Run) -> str:
     return ", ".join(WORDS.get(pair) or f"{'K' if pair[0] == 'quantiles' else pair[0]} = {pair[1]}" for pair in changed)
 
 
-def _sized(results: Results) -> dict[str, list[tuple[int, Meetings]]]:
+def _sized(results: Results) -> dict[str, list[tuple[int, EvaluationRuns]]]:
     """The rate by the number of sessions in the log, for each method."""
-    found = dict[str, list[tuple[int, Meetings]]]()
+    found = dict[str, list[tuple[int, EvaluationRuns]]]()
     for run in results.lab.runs("ablations"):
-        met = results.met(run) if "sessions" in dict(run.log) else None
+        met = results.evaluated(run) if "sessions" in dict(run.log) else None
         if met is not None:
             found.setdefault(run.method, []).append((dict(run.log)["sessions"], met))
     return found

@@ -37,7 +37,7 @@ def _settings(run: Run) -> str:
 def _table(results: Results, column: Column) -> Table:
     behaviour, rows = column.ends["behaviour"], list[list[Cell | str]]()
     for name, found in column.methods.items():
-        ours = results.met(Run(column.domain, name))
+        ours = results.evaluated(Run(column.domain, name))
         theirs = number(column.printed(name)[0])
         above = signed(found.above(behaviour))
         rows.append([NAMES[name], entry(found, column.is_best(name)), above, theirs, entry(ours)])

@@ -33,39 +33,39 @@ def users(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of all agents; may be repeated.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many tasks at once, each with one thread.")] = 1,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """All baselines, six agents and an online agent on learned users, and on the true ones where they are known."""
-    import torch
-
-    from bcd4rec.artifacts import atomic_file, keep_to, write_json
-    from bcd4rec.commands._options import make_environment
+    from bcd4rec.artifacts import atomic_file, write_json
     from bcd4rec.config import parse_settings
-    from bcd4rec.console import emit_json, progress, say, show
+    from bcd4rec.console import emit_json, say, show
     from bcd4rec.data.dataset import Dataset
+    from bcd4rec.errors import InputError
     from bcd4rec.evaluation.metrics import rate_name
+    from bcd4rec.runner.store import TaskStore, plan
     from bcd4rec.sim.learned import LearnedConfig
-    from bcd4rec.sim.rollout import as_candidates
     from reproduction import second_domain as domain
+    from reproduction.command import make
+    from reproduction.results import EvaluationRuns
+    from reproduction.tasks.learners import User
+    from reproduction.tasks.logs import PreparedLog
 
-    torch.set_num_threads(1)
-    data = Dataset.load(dataset)
-    environment = make_environment(truth, None, None) if truth is not None else None
-    among = as_candidates(candidates)
-    played, of_user, of_agents = (
-        LearnedConfig.from_preset(preset),
-        parse_settings(user_settings),
-        parse_settings(settings),
+    data, store = Dataset.load(dataset), TaskStore(out / "store")
+    played = LearnedConfig.from_preset(preset).model_dump(mode="json", exclude_defaults=True)
+    of_user, of_agents = parse_settings(user_settings), parse_settings(settings)
+    log = PreparedLog(str(dataset.absolute()), data.content_hash)
+    user = User(log, seed, tuple(of_user.items()), tuple(played.items()))
+    second = domain.SecondDomain(user, tuple(of_agents.items()), rounds, users=count, candidates=candidates)
+    learned, true = second.runs(), second.runs(truth) if truth is not None else {}
+    failed = make(plan([*learned.values(), *true.values()], store), store, jobs)
+    if failed:
+        raise InputError(f"{next(iter(failed.values()))} What is finished is kept in {out}.")
+    by_learned, by_true = (
+        {name: EvaluationRuns(store, [task], 1) for name, task in runs.items()} for runs in (learned, true)
     )
     how = {"candidates": candidates, "preset": preset, "user": of_user, "agents": of_agents}
-    keep_to(out, {"data": data.content_hash, "seed": seed, "rounds": rounds} | how)
-    with progress() as tick:
-        user = domain.learned_user(data, out / "user", seed, tick, of_user, played)
-        online = domain.ROUNDS.model_copy(update={"rounds": rounds})
-        folders = domain.policies(data, user, out / "policies", online, seed, tick, among, of_agents)
-        learned = domain.meet(user, folders, count, seed, tick, among)
-        true = domain.meet(environment, folders, count, seed, tick, among) if environment is not None else {}
     found: dict[str, Any] = {
         "rate": rate_name(data.responses),
         "seed": seed,
@@ -73,9 +73,9 @@ def users(
         "data": data.content_hash,
         **how,
         "logged": dict(zip(("value", "low", "high"), domain.logged(data, "test", seed), strict=True)),
-        "learned": domain.told(learned, seed),
-        "true": domain.told(true, seed),
-        "rank_correlation": domain.rank_correlation(learned, true) if true else None,
+        "learned": domain.as_json(by_learned, seed),
+        "true": domain.as_json(by_true, seed),
+        "rank_correlation": domain.rank_correlation(by_learned, by_true) if true else None,
     }
     with atomic_file(out / "results.json", force=True) as path:
         write_json(path, found)
@@ -83,7 +83,7 @@ def users(
         emit_json(found)
     else:
         show(_table(found))
-        say(f"The results are in {out / 'results.json'}, the policies in {out / 'policies'}.")
+        say(f"The results are in {out / 'results.json'}, the policies in {store.folder}.")
 
 
 def _table(found: dict[str, Any]) -> "Table":

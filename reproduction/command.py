@@ -10,7 +10,7 @@ from bcd4rec.commands._options import Json
 
 if TYPE_CHECKING:
     from bcd4rec.runner.local import Step
-    from bcd4rec.runner.store import Plan, Store
+    from bcd4rec.runner.store import Plan, TaskStore
     from reproduction.findings import Reproduction
     from reproduction.studies import Laboratory
 
@@ -47,18 +47,18 @@ def reproduce(
     """
     from bcd4rec.console import emit_json, say
     from bcd4rec.errors import InputError
-    from bcd4rec.runner.store import Store, plan
+    from bcd4rec.runner.store import TaskStore, plan
     from reproduction import gathering, studies
 
     began = time.monotonic()
     asked = studies.known(what)
     lab = _laboratory(quick, seeds, domains, {"trivago": trivago, "diginetica": diginetica})
-    store = Store(out / "store", keep_old=keep_old)
+    store = TaskStore(out / "store", keep_old=keep_old)
     wanted = [task for study in asked for task in lab.tasks(study)]
     todo = plan(wanted, store)
     _announce(todo, lab, store)
     try:
-        failed = _run(todo, store, jobs)
+        failed = make(todo, store, jobs)
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
     found = gathering.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
@@ -95,7 +95,7 @@ def _laboratory(quick: bool, seeds: int | None, domains: str | None, paths: dict
     return Laboratory(quick, seeds, tuple(names), sources)
 
 
-def _announce(todo: "Plan", lab: "Laboratory", store: "Store") -> None:
+def _announce(todo: "Plan", lab: "Laboratory", store: "TaskStore") -> None:
     from bcd4rec.console import say
 
     kept = len(todo.tasks) - len(todo.waiting)
@@ -110,7 +110,7 @@ def _announce(todo: "Plan", lab: "Laboratory", store: "Store") -> None:
         say(f"Left out, since their logs were not given: {missing}.")
 
 
-def _run(todo: "Plan", store: "Store", jobs: int) -> dict[str, str]:
+def make(todo: "Plan", store: "TaskStore", jobs: int) -> dict[str, str]:
     """With a bar on a terminal, or else a line for each task."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

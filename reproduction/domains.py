@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import Field
 
 from bcd4rec.config import Config
+from reproduction.tasks.evaluations import AnyEvaluationRun, EvaluationRun, ObservingEvaluationRun
 from reproduction.tasks.learners import Trained, TrainedOnline, User
 from reproduction.tasks.logs import AnyLog, Checkpoints, RealLog, RecSimLog, Settings, ShopLog
-from reproduction.tasks.meetings import Meeting, Met, MetSeeing
 
 
 class Sizes(Config):
@@ -59,19 +59,19 @@ class Domain:
             return log
         return User(log, seed, self.user, self.played)
 
-    def met(self, player: str | Trained | TrainedOnline, log: AnyLog, seed: int, kind: str) -> Met:
-        return Met(self.world(log, seed, kind), player, self.sizes.users, seed, self.candidates)
+    def evaluated(self, player: str | Trained | TrainedOnline, log: AnyLog, seed: int, kind: str) -> EvaluationRun:
+        return EvaluationRun(self.world(log, seed, kind), player, self.sizes.users, seed, self.candidates)
 
-    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Meeting:
+    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> AnyEvaluationRun:
         """A policy that is not learned from the log: one of `baselines`."""
         log = self.log(seed, **changes)
-        return self.online(log, seed, kind) if name == "online" else self.met(name, log, seed, kind)
+        return self.online(log, seed, kind) if name == "online" else self.evaluated(name, log, seed, kind)
 
-    def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
+    def online(self, log: AnyLog, seed: int, kind: str) -> AnyEvaluationRun:
         """The agent that may try things on users."""
         user, sizes = User(log, seed, self.user, self.played), self.sizes
         agent = TrainedOnline(user, sizes.online_rounds, sizes.online_users, seed, self.settings, self.candidates)
-        return self.met(agent, log, seed, kind)
+        return self.evaluated(agent, log, seed, kind)
 
 
 class RecSim(Domain):
@@ -92,16 +92,18 @@ class RecSim(Domain):
     def world(self, log: AnyLog, seed: int, kind: str) -> User | RecSimLog | ShopLog:
         return log if isinstance(log, RecSimLog) else super().world(log, seed, kind)
 
-    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> Meeting:
+    def baseline(self, name: str, seed: int, kind: str, changes: dict[str, Any]) -> AnyEvaluationRun:
         """The filter needs no log, so it is the same for the three columns."""
         if name != "filter":
             return super().baseline(name, seed, kind, changes)
-        return self.met(name, RecSim1(self.sizes).log(seed), seed, kind)
+        return self.evaluated(name, RecSim1(self.sizes).log(seed), seed, kind)
 
-    def online(self, log: AnyLog, seed: int, kind: str) -> Meeting:
+    def online(self, log: AnyLog, seed: int, kind: str) -> AnyEvaluationRun:
         """As in the paper, it sees the user's interests and needs no log, so it is the same for the three columns."""
         sizes = self.sizes
-        return MetSeeing(RecSim1(sizes).log(seed), sizes.rounds, sizes.round_users, sizes.users, seed, self.settings)
+        return ObservingEvaluationRun(
+            RecSim1(sizes).log(seed), sizes.rounds, sizes.round_users, sizes.users, seed, self.settings
+        )
 
 
 class RecSim1(RecSim):

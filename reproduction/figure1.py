@@ -6,7 +6,7 @@ import polars as pl
 from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.report.page import Cell, Table
 from reproduction.findings import Chart, Claim, Finding, Points
-from reproduction.results import Meetings, Results
+from reproduction.results import EvaluationRuns, Results
 from reproduction.table1 import TWINS
 from reproduction.writing import claim, spread
 
@@ -40,17 +40,17 @@ def finding(results: Results) -> Finding:
     )
 
 
-def _players(results: Results, domain: str) -> dict[str, Meetings]:
-    found = {run.method: results.met(run) for run in results.lab.runs("figure1") if run.domain == domain}
+def _players(results: Results, domain: str) -> dict[str, EvaluationRuns]:
+    found = {run.method: results.evaluated(run) for run in results.lab.runs("figure1") if run.domain == domain}
     found |= {name: results.baseline(name, domain) for name in ("behaviour", "online", "oracle")}
     return {name: one for name, one in found.items() if one is not None}
 
 
-def _knows_categories(found: dict[str, Meetings]) -> bool:
+def _knows_categories(found: dict[str, EvaluationRuns]) -> bool:
     return any(one.values("category_accuracy") for one in found.values())
 
 
-def _table(results: Results, domain: str, found: dict[str, Meetings]) -> Table:
+def _table(results: Results, domain: str, found: dict[str, EvaluationRuns]) -> Table:
     known = _knows_categories(found)
     rows: list[list[Cell | str]] = [
         [
@@ -65,7 +65,7 @@ def _table(results: Results, domain: str, found: dict[str, Meetings]) -> Table:
     return Table(columns, rows, title=results.lab.domain(domain).title)
 
 
-def _category_chart(results: Results, domain: str, found: dict[str, Meetings]) -> Chart:
+def _category_chart(results: Results, domain: str, found: dict[str, EvaluationRuns]) -> Chart:
     series = {name: _by_popularity(one) for name, one in found.items() if one.values("category_accuracy")}
     return Chart(
         f"categories-{domain}",
@@ -77,7 +77,7 @@ def _category_chart(results: Results, domain: str, found: dict[str, Meetings]) -
     )
 
 
-def _by_popularity(found: Meetings) -> Points:
+def _by_popularity(found: EvaluationRuns) -> Points:
     """Accuracy within each tenth of what was shown, the sessions ordered by how often their category is asked for."""
     tables = [found.table(number, "categories") for number in range(len(found.tasks))]
     total = pl.concat(tables).group_by("wanted").agg(pl.col("shown", "right").sum())
@@ -90,7 +90,7 @@ def _by_popularity(found: Meetings) -> Points:
     return Points([float(one + 1) for one in there], rates)
 
 
-def _popularity_chart(results: Results, domain: str, found: dict[str, Meetings]) -> Chart:
+def _popularity_chart(results: Results, domain: str, found: dict[str, EvaluationRuns]) -> Chart:
     series = {}
     for name, one in found.items():
         share = np.mean(
@@ -110,7 +110,7 @@ def _popularity_chart(results: Results, domain: str, found: dict[str, Meetings])
     )
 
 
-def _category_claim(results: Results, domain: str, found: dict[str, Meetings]) -> Claim:
+def _category_claim(results: Results, domain: str, found: dict[str, EvaluationRuns]) -> Claim:
     """It counts as more where it is more in every run: what sessions of a run have in common, no interval tells."""
     cases, evidence = {}, []
     for without, with_it in TWINS.items():
@@ -127,7 +127,7 @@ def _category_claim(results: Results, domain: str, found: dict[str, Meetings]) -
     return claim(f"{title}: agents with the constraint recommend more from the right category.", cases, evidence)
 
 
-def _popularity_claim(results: Results, players: dict[str, dict[str, Meetings]]) -> Claim:
+def _popularity_claim(results: Results, players: dict[str, dict[str, EvaluationRuns]]) -> Claim:
     cases, evidence = {}, []
     for domain, found in players.items():
         bias = {name: one.mean("gini") for name, one in found.items()}

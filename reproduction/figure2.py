@@ -4,12 +4,12 @@ from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.report.page import Cell, Table
 from reproduction import sweep
 from reproduction.findings import Chart, Claim, Finding, Points
-from reproduction.results import Meetings, Results
+from reproduction.results import EvaluationRuns, Results
 from reproduction.studies import Run
 from reproduction.writing import claim, entry, signed
 
 STARTS = ("none", "item2vec", "srgnn")
-Found = dict[str, dict[str, Meetings]]  # method -> start
+Found = dict[str, dict[str, EvaluationRuns]]  # method -> start
 
 
 def finding(results: Results) -> Finding:
@@ -40,7 +40,7 @@ def _runs(results: Results) -> list[Run]:
 def _starts(results: Results, domain: str) -> Found:
     found: Found = {}
     for run in _runs(results):
-        met = results.met(run) if run.domain == domain else None
+        met = results.evaluated(run) if run.domain == domain else None
         if met is not None:
             found.setdefault(run.method, {})[dict(run.settings)["pretraining"]] = met
     return found

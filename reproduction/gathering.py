@@ -13,7 +13,7 @@ from typing import Any
 import bcd4rec
 from bcd4rec.artifacts import library_versions
 from bcd4rec.report.page import Table
-from bcd4rec.runner.store import Store, plan
+from bcd4rec.runner.store import TaskStore, plan
 from bcd4rec.runner.tasks import Task
 from reproduction.findings import Finding, Reproduction
 from reproduction.results import Results
@@ -22,7 +22,7 @@ from reproduction.tasks.learners import Trained
 
 
 def reproduce(
-    studies: Sequence[str], lab: Laboratory, store: Store, failed: Mapping[str, str], command: str
+    studies: Sequence[str], lab: Laboratory, store: TaskStore, failed: Mapping[str, str], command: str
 ) -> Reproduction:
     """What the runs of some studies have found. Each study is a module of this folder with a function `finding`."""
     findings = [_finding(study, Results(lab, store, study)) for study in studies]
@@ -39,7 +39,7 @@ def _finding(study: str, results: Results) -> Finding:
 
 
 def _made(
-    lab: Laboratory, store: Store, tasks: Sequence[Task], failed: Mapping[str, str], command: str
+    lab: Laboratory, store: TaskStore, tasks: Sequence[Task], failed: Mapping[str, str], command: str
 ) -> dict[str, str]:
     sizes = lab.sizes
     codes = sorted({about["code"] for task in tasks if (about := store.about(task)) is not None})
@@ -81,7 +81,7 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}, {platform.system()}"
 
 
-def _costs(store: Store, tasks: Sequence[Task]) -> Table:
+def _costs(store: TaskStore, tasks: Sequence[Task]) -> Table:
     """Seconds of all tasks, by what they do; a task that served several tables counts once."""
     totals: dict[str, list[float]] = {}
     for task in tasks:
@@ -103,8 +103,8 @@ KINDS = {
     "RealLog": "reading raw logs",
     "User": "learned users",
     "TrainedOnline": "online IQN on learned users",
-    "Met": "policies meeting users",
-    "MetSeeing": "online IQN that sees interests",
+    "EvaluationRun": "policies meeting users",
+    "ObservingEvaluationRun": "online IQN that sees interests",
     "Distributions": "value distributions",
 }
 

@@ -10,18 +10,18 @@ import polars as pl
 
 from bcd4rec.artifacts import read_json
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, gap_interval, interval
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from reproduction.studies import Laboratory, Run, World
+from reproduction.tasks.evaluations import AnyEvaluationRun
 from reproduction.tasks.learners import Trained
-from reproduction.tasks.meetings import Meeting
 
 
 @dataclass(frozen=True)
-class Meetings:
+class EvaluationRuns:
     """One policy and the users of every seed; what the seeds say is averaged, their sessions are pooled."""
 
-    store: Store
-    tasks: Sequence[Meeting]
+    store: TaskStore
+    tasks: Sequence[AnyEvaluationRun]
     asked: int  # for so many seeds, some of which may be missing
 
     @cached_property
@@ -60,11 +60,11 @@ class Meetings:
     def rate(self) -> Interval:
         return interval(self.sessions, RATE)
 
-    def above(self, other: "Meetings") -> Interval:
+    def above(self, other: "EvaluationRuns") -> Interval:
         """How much better than another policy, with an interval that is paired where both met the same users."""
         return difference(self.sessions, other.sessions, RATE)
 
-    def gap(self, behaviour: "Meetings", online: "Meetings") -> Interval | None:
+    def gap(self, behaviour: "EvaluationRuns", online: "EvaluationRuns") -> Interval | None:
         return gap_interval(self.sessions, behaviour.sessions, online.sessions, RATE)
 
 
@@ -73,7 +73,7 @@ class Results:
     """What a study reads from the store; a run that failed or was not made is absent."""
 
     lab: Laboratory
-    store: Store
+    store: TaskStore
     study: str
 
     @property
@@ -84,20 +84,20 @@ class Results:
         """How to run the study again."""
         return [self.lab.command(self.study)]
 
-    def met(self, run: Run, world: World = "learned") -> Meetings | None:
-        return self._meetings([self.lab.met(run, seed, world) for seed in self.seeds])
+    def evaluated(self, run: Run, world: World = "learned") -> EvaluationRuns | None:
+        return self._runs([self.lab.evaluated(run, seed, world) for seed in self.seeds])
 
-    def baseline(self, name: str, domain: str, world: World = "learned") -> Meetings | None:
-        return self._meetings([self.lab.baseline(name, domain, seed, world) for seed in self.seeds])
+    def baseline(self, name: str, domain: str, world: World = "learned") -> EvaluationRuns | None:
+        return self._runs([self.lab.baseline(name, domain, seed, world) for seed in self.seeds])
 
-    def _meetings(self, tasks: Sequence[Meeting]) -> Meetings | None:
+    def _runs(self, tasks: Sequence[AnyEvaluationRun]) -> EvaluationRuns | None:
         made = [task for task in tasks if self.store.has(task)]
-        return Meetings(self.store, made, len(tasks)) if made else None
+        return EvaluationRuns(self.store, made, len(tasks)) if made else None
 
     def offline(self, task: Trained) -> dict[str, float | None]:
         """`q_bar` and `recall@3`."""
         found: dict[str, float | None] = read_json(self.store.path(task) / "offline.json")
         return found
 
-    def rate(self, task: Meeting) -> float:
+    def rate(self, task: AnyEvaluationRun) -> float:
         return float(read_json(self.store.path(task) / "result.json")["rate"])

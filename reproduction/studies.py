@@ -16,11 +16,10 @@ from bcd4rec.config import Config
 from bcd4rec.errors import InputError
 from bcd4rec.runner.tasks import Task
 from reproduction.domains import DOMAINS, Domain, Sizes
-from reproduction.second_domain import AGENTS
 from reproduction.tasks.distributions import Distributions
-from reproduction.tasks.learners import Trained
+from reproduction.tasks.evaluations import AnyEvaluationRun, EvaluationRun
+from reproduction.tasks.learners import AGENTS, Trained
 from reproduction.tasks.logs import AnyLog, RecSimLog, Settings
-from reproduction.tasks.meetings import Meeting, Met
 
 World = Literal["learned", "true"]
 
@@ -142,10 +141,12 @@ class Laboratory:
         settings = usual | dict(run.settings)
         return Trained(self.log(run, seed), run.method, seed, tuple(sorted(settings.items())))
 
-    def met(self, run: Run, seed: int, world: World = "learned") -> Met:
-        return self.domain(run.domain).met(self.trained(run, seed), self.log(run, seed), seed, world)
+    def evaluated(self, run: Run, seed: int, world: World = "learned") -> EvaluationRun:
+        return self.domain(run.domain).evaluated(self.trained(run, seed), self.log(run, seed), seed, world)
 
-    def baseline(self, name: str, domain: str, seed: int, world: World = "learned", log: Settings = ()) -> Meeting:
+    def baseline(
+        self, name: str, domain: str, seed: int, world: World = "learned", log: Settings = ()
+    ) -> AnyEvaluationRun:
         return self.domain(domain).baseline(name, seed, world, dict(log))
 
     def distributions(self, domain: str, runs: Sequence[Run], seed: int) -> Distributions:
@@ -171,7 +172,7 @@ class Laboratory:
             yield from (self.domain(name).log(seed) for name in found.logs if self.present(name))
             runs = self.runs(study)
             for run in runs:
-                yield from (self.met(run, seed, world) for world in self.worlds(study, run.domain))
+                yield from (self.evaluated(run, seed, world) for world in self.worlds(study, run.domain))
             if found.distributions:
                 yield from (self.distributions(domain, runs, seed) for domain in self.domains_of(runs))
             for domain, name in product(self.domains_of(runs), found.baselines):

@@ -31,7 +31,7 @@ def points(results: Results, domain: str, method: str, study: str = "table5") ->
         if (run.domain, run.method) != (domain, method):
             continue
         for seed in results.seeds:
-            task = results.lab.met(run, seed)
+            task = results.lab.evaluated(run, seed)
             if not results.store.has(task):
                 continue
             offline = results.offline(results.lab.trained(run, seed))

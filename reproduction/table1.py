@@ -9,7 +9,7 @@ from bcd4rec.evaluation.wording import NAMES, number
 from bcd4rec.report.page import Cell, Table
 from reproduction import printed
 from reproduction.findings import Claim, Finding
-from reproduction.results import Meetings, Results
+from reproduction.results import EvaluationRuns, Results
 from reproduction.studies import Run, World
 from reproduction.writing import claim, entry, signed, spread, with_bounds
 
@@ -38,11 +38,11 @@ class Column:
     domain: str
     title: str
     rate: str
-    methods: Mapping[str, Meetings]
-    ends: Mapping[str, Meetings]  # those of `ENDS` that are there
+    methods: Mapping[str, EvaluationRuns]
+    ends: Mapping[str, EvaluationRuns]  # those of `ENDS` that are there
 
     @property
-    def everyone(self) -> dict[str, Meetings]:
+    def everyone(self) -> dict[str, EvaluationRuns]:
         return {**self.methods, **self.ends}
 
     def is_best(self, name: str) -> bool:
@@ -101,7 +101,7 @@ def columns_of(results: Results, runs: Sequence[Run]) -> list[Column]:
 
 def _column(results: Results, runs: Sequence[Run], name: str, world: World) -> Column:
     domain = results.lab.domain(name)
-    met = {run.method: results.met(run, world) for run in runs}
+    met = {run.method: results.evaluated(run, world) for run in runs}
     ends = {end: results.baseline(end, name, world) for end in ENDS}
     title = domain.title + (f", {world} users" if len(domain.worlds) > 1 else "")
     return Column(

@@ -6,7 +6,7 @@ from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.report.page import Table
 from reproduction.findings import Finding
 from reproduction.results import Results
-from reproduction.second_domain import AGENTS
+from reproduction.tasks.learners import AGENTS
 
 
 def finding(results: Results) -> Finding:

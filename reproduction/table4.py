@@ -7,7 +7,7 @@ from bcd4rec.report.page import Cell, Table
 from reproduction import printed, sweep
 from reproduction.findings import Finding
 from reproduction.results import Results
-from reproduction.second_domain import AGENTS
+from reproduction.tasks.learners import AGENTS
 
 COLUMNS = ["method", "by Q̄", "by R@3", "the paper's, by Q̄", "best rate", "worst rate", "settings"]
 RATES = {"learning_rate": (0.003, 0.003)}

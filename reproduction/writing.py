@@ -6,12 +6,12 @@ from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import number
 from bcd4rec.report.page import Cell, Verdict
 from reproduction.findings import Claim
-from reproduction.results import Meetings
+from reproduction.results import EvaluationRuns
 
 ABSENT = "–"
 
 
-def spread(found: Meetings, name: str = "rate") -> str:
+def spread(found: EvaluationRuns, name: str = "rate") -> str:
     """Mean ± standard deviation over seeds, or the mean alone of one."""
     deviation = found.deviation(name)
     return number(found.mean(name)) + ("" if deviation is None else f" ± {number(deviation)}")
@@ -30,7 +30,7 @@ def signed(found: Interval, decimals: int = 1) -> str:
     return f"{sign}{with_bounds(found, decimals)}"
 
 
-def entry(found: Meetings | None, best: bool = False) -> Cell:
+def entry(found: EvaluationRuns | None, best: bool = False) -> Cell:
     if found is None:
         return Cell(ABSENT)
     made = len(found.tasks)

@@ -102,3 +102,12 @@ def test_every_kind_of_import_is_seen(tmp_path):
         "def f():\n    from bcd4rec.policies.policy import Policy\n"
     )
     assert imported(file) == {"sim", "data", "policies"}
+
+
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for file in sorted([*ROOT.rglob("*.py"), *REPRODUCTION.rglob("*.py")]):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}

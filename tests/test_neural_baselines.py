@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd4rec.baselines.baseline import BASELINES, Baseline
-from bcd4rec.baselines.gru4rec import GRU4RecConfig, Sessions, ranking_losses
+from bcd4rec.baselines.gru4rec import GRU4RecConfig, SessionBatches, ranking_losses
 from bcd4rec.baselines.neural import NeuralPolicy, batches, fit_empty, last_items, trim
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
@@ -140,7 +140,7 @@ def test_ranking_losses_against_plain_loops(loss):
 def test_gru4rec_predicts_every_item_from_those_before_it():
     config = GRU4RecConfig(width=6, batch_size=6)
     sessions = [[4, 2, 4], [1], [0, 3], [], [5, 6, 0, 1]]
-    task = Sessions(Sequences.of(sessions), config)
+    task = SessionBatches(Sequences.of(sessions), config)
     assert task.lengths.tolist() == [3, 2, 4]
     assert task.batch_size == 3
     torch.manual_seed(0)

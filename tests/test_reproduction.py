@@ -17,10 +17,10 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
 from bcd4rec.experiments.fitting import fit
 from bcd4rec.runner.local import run
-from bcd4rec.runner.store import Store, plan
+from bcd4rec.runner.store import TaskStore, plan
 from reproduction import figure1, printed, studies, table1
 from reproduction.gathering import reproduce
-from reproduction.results import Meetings, Results
+from reproduction.results import EvaluationRuns, Results
 from reproduction.studies import Laboratory, Run, Studies
 from reproduction.tasks.logs import Checkpoint
 from reproduction.writing import judge
@@ -72,8 +72,8 @@ def test_the_grid_is_the_papers():
 
 def test_what_two_studies_have_in_common_is_one_task():
     lab = Laboratory(domains=("recsim-2",))
-    alone = [len(plan(lab.tasks(study), Store(Path("nowhere"))).tasks) for study in ("table5", "figure4")]
-    both = plan([*lab.tasks("table5"), *lab.tasks("figure4")], Store(Path("nowhere")))
+    alone = [len(plan(lab.tasks(study), TaskStore(Path("nowhere"))).tasks) for study in ("table5", "figure4")]
+    both = plan([*lab.tasks("table5"), *lab.tasks("figure4")], TaskStore(Path("nowhere")))
     assert len(both.tasks) == alone[0] == alone[1]
 
 
@@ -94,16 +94,16 @@ def test_shares_of_the_gap_are_those_of_the_readings():
 
 
 def test_the_gap_is_the_way_to_the_online_agent(tmp_path):
-    store = Store(tmp_path)
+    store = TaskStore(tmp_path)
 
-    def met(player: str, rate: float) -> Meetings:
+    def met(player: str, rate: float) -> EvaluationRuns:
         task = Laboratory().baseline(player, "recsim-1", 0)
         store.path(task).mkdir()
         ids = [str(number) for number in range(30)]
         hits = [float(round(10 * rate) + number % 3 - 1) for number in range(30)]
         sessions = pl.DataFrame({"session_id": ids, "targets": hits, "steps": [10.0] * 30})
         sessions.write_parquet(store.path(task) / "sessions.parquet")
-        return Meetings(store, [task], 1)
+        return EvaluationRuns(store, [task], 1)
 
     ends = {"behaviour": met("behaviour", 0.2), "online": met("online", 0.6), "oracle": met("oracle", 0.8)}
     column = table1.Column("recsim-1", "RecSim-1", "CTR", {"bcd4rec": met("random", 0.5)}, ends)
@@ -136,14 +136,14 @@ def test_verdicts(cases, verdict):
 
 
 def test_more_of_the_right_category_means_more_in_every_run(tmp_path):
-    store = Store(tmp_path)
+    store = TaskStore(tmp_path)
 
-    def met(player: str, accuracies: dict[int, float]) -> Meetings:
+    def met(player: str, accuracies: dict[int, float]) -> EvaluationRuns:
         tasks = [Laboratory().baseline(player, "shop", seed) for seed in accuracies]
         for task, accuracy in zip(tasks, accuracies.values(), strict=True):
             store.path(task).mkdir()
             write_json(store.path(task) / "result.json", {"category_accuracy": accuracy})
-        return Meetings(store, tasks, 3)
+        return EvaluationRuns(store, tasks, 3)
 
     found = {
         "dqn": met("random", {0: 50.0, 1: 60.0}),
@@ -173,7 +173,7 @@ def test_unknown_names_are_refused():
 
 
 def test_shared_pre_training_changes_nothing(tiny, tmp_path):
-    lab, store = Laboratory(domains=("recsim-1",)), Store(tmp_path / "store")
+    lab, store = Laboratory(domains=("recsim-1",)), TaskStore(tmp_path / "store")
     log = lab.log(Run("recsim-1", "bcd4rec"), 0)
     run([log], store)
     dataset = Dataset.load(store.path(log) / "dataset")
@@ -235,7 +235,7 @@ def small_table(tiny, monkeypatch) -> Studies:
 
 
 def test_a_reproduction_from_end_to_end(small_table, tmp_path):
-    lab, store = Laboratory(domains=("recsim-1", "recsim-2")), Store(tmp_path / "store")
+    lab, store = Laboratory(domains=("recsim-1", "recsim-2")), TaskStore(tmp_path / "store")
     asked = [
         "table1",
         "table2",
@@ -263,7 +263,8 @@ def test_a_reproduction_from_end_to_end(small_table, tmp_path):
     assert [row[0] for row in by_name["table3"].tables[0].rows][:2] == ["RecSim-1", "RecSim-2"]
     assert by_name["table5"].tables[0].rows[0][-2] == "3"  # three values of β, and one seed is enough there
     rates = [
-        json.loads((store.path(lab.met(one, 0)) / "result.json").read_text())["rate"] for one in lab.runs("table5")
+        json.loads((store.path(lab.evaluated(one, 0)) / "result.json").read_text())["rate"]
+        for one in lab.runs("table5")
     ]
     assert by_name["table5"].tables[0].rows[0][-1] == f"{min(rates):.1f} to {max(rates):.1f}"
     assert "left out" not in found.made
@@ -291,7 +292,7 @@ def _check_rates(table, lab, store):
         if one.domain == "recsim-1":
             by_seed = []
             for seed in range(2):
-                sessions = pl.read_parquet(store.path(lab.met(one, seed)) / "sessions.parquet")
+                sessions = pl.read_parquet(store.path(lab.evaluated(one, seed)) / "sessions.parquet")
                 hits = steps = 0
                 for row in sessions.iter_rows(named=True):
                     hits, steps = hits + row["targets"], steps + row["steps"]
@@ -323,7 +324,7 @@ def _check_gaps(grid, lab, store):
 def _check_sizes(found, lab, store):
     """A point for each size of the log, the usual one among them."""
     (chart,) = found.charts
-    usual = store.path(lab.met(Run("recsim-1", "bcd4rec"), 0)) / "result.json"
+    usual = store.path(lab.evaluated(Run("recsim-1", "bcd4rec"), 0)) / "result.json"
     assert {name: points.x for name, points in chart.series.items()} == {"bcd4rec": [30, 40], "popular": [30, 40]}
     assert chart.series["bcd4rec"].y[1] == pytest.approx(json.loads(usual.read_text())["rate"])
 
@@ -334,7 +335,9 @@ def _check_printed(found, table, lab, store):
     assert list(shown) == ["IQN", "BCD4Rec", "Behaviour"]
     ours = {row[0]: row[1].text for row in table.tables[1].rows}
     for one in lab.runs("as_printed"):
-        rates = [json.loads((store.path(lab.met(one, seed)) / "result.json").read_text())["rate"] for seed in range(2)]
+        rates = [
+            json.loads((store.path(lab.evaluated(one, seed)) / "result.json").read_text())["rate"] for seed in range(2)
+        ]
         place = 1 if one.settings else 4
         assert shown[NAMES[one.method]][place].text.split(" ± ")[0] == f"{sum(rates) / 2:.1f}"
         assert shown[NAMES[one.method]][4].text == ours[NAMES[one.method]]

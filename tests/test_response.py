@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bcd4rec.data.states import PAD
 from bcd4rec.models import response_training
-from bcd4rec.models.response import ResponseModel, ResponseShape
+from bcd4rec.models.response import ResponseNetwork, ResponseShape
 from bcd4rec.models.response_training import (
     MOST,
     Answers,
@@ -40,9 +40,9 @@ def padded(histories: list[list[int]]) -> np.ndarray:
     return np.array([one + [PAD] * (LENGTH - len(one)) for one in histories], np.int32)
 
 
-def random_model(category: bool = True) -> ResponseModel:
+def random_model(category: bool = True) -> ResponseNetwork:
     similar = np.random.default_rng(0).standard_normal((ITEMS, SIMILAR)).astype(np.float32)
-    model = ResponseModel(similar, CATEGORIES, RESPONSES, ResponseShape(width=WIDTH, category=category)).eval()
+    model = ResponseNetwork(similar, CATEGORIES, RESPONSES, ResponseShape(width=WIDTH, category=category)).eval()
     with torch.no_grad():
         for parameter in (model.item_bias, model.bias, model.matching, model.returning):
             parameter.copy_(torch.randn_like(parameter))
@@ -52,7 +52,7 @@ def random_model(category: bool = True) -> ResponseModel:
 
 
 @torch.no_grad()
-def plain(model: ResponseModel, history: list[int], item: int) -> list[float]:
+def plain(model: ResponseNetwork, history: list[int], item: int) -> list[float]:
     """Probabilities of the responses, one number after the other."""
     vectors, width = model.vectors(), WIDTH
     state = model.encoder(torch.from_numpy(padded([history])), vectors)[0]
@@ -74,7 +74,7 @@ def plain(model: ResponseModel, history: list[int], item: int) -> list[float]:
     return [math.exp(one) / total for one in scaled]
 
 
-def plain_match(model: ResponseModel, history: list[int], item: int) -> list[float]:
+def plain_match(model: ResponseNetwork, history: list[int], item: int) -> list[float]:
     def alike(one: int, other: int) -> float:
         return sum(float(model.similar[one, place]) * float(model.similar[other, place]) for place in range(SIMILAR))
 
@@ -155,7 +155,7 @@ def true_loss(answers: Answers) -> float:
     return total / len(answers.items)
 
 
-def trained(seed: int = 0, epochs: int = 7) -> tuple[ResponseModel, list[float]]:
+def trained(seed: int = 0, epochs: int = 7) -> tuple[ResponseNetwork, list[float]]:
     torch.manual_seed(seed)
     config = ResponseTraining(width=WIDTH, epochs=epochs, batch_size=64, learning_rate=5e-3, vector_rate=3e-3)
     answers = world(5000, 1)
@@ -167,12 +167,12 @@ def trained(seed: int = 0, epochs: int = 7) -> tuple[ResponseModel, list[float]]
 
 
 @pytest.fixture(scope="module")
-def learned() -> tuple[ResponseModel, list[float]]:
+def learned() -> tuple[ResponseNetwork, list[float]]:
     with torch.random.fork_rng(devices=[]):
         return trained()
 
 
-def test_a_small_world_is_learned_almost_to_its_entropy(learned: tuple[ResponseModel, list[float]]) -> None:
+def test_a_small_world_is_learned_almost_to_its_entropy(learned: tuple[ResponseNetwork, list[float]]) -> None:
     model, held_out = learned
     fresh = world(4000, 5)
     found, best = log_loss(log_probabilities(model, fresh), fresh), true_loss(fresh)
@@ -189,7 +189,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert not torch.equal(one.items, third.items)
 
 
-def test_scaling_mends_a_model_that_is_too_sure(learned: tuple[ResponseModel, list[float]]) -> None:
+def test_scaling_mends_a_model_that_is_too_sure(learned: tuple[ResponseNetwork, list[float]]) -> None:
     model = copy.deepcopy(learned[0])
     held_out, fresh = world(3000, 7), world(3000, 8)
     model.mixing.mul_(2.0)

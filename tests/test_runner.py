@@ -17,7 +17,7 @@ from bcd4rec.artifacts import read_json
 from bcd4rec.errors import InputError
 from bcd4rec.runner import code
 from bcd4rec.runner.local import run
-from bcd4rec.runner.store import Store, plan
+from bcd4rec.runner.store import TaskStore, plan
 from bcd4rec.runner.tasks import Task
 
 
@@ -29,7 +29,7 @@ class Number(Task):
     seconds: float = 0.0
     cost: ClassVar[float] = 2.0
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         time.sleep(self.seconds)
         if self.value < 0:
             raise InputError(f"{self.value} is negative.")
@@ -48,13 +48,13 @@ class Total(Task):
     parts: tuple[Number, ...]
     place: Place | None = None
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         every = [*self.parts, *([self.place.of] if self.place else [])]
         values = [int((store.path(part) / "number.txt").read_text()) for part in every]
         (folder / "number.txt").write_text(str(sum(values)))
 
 
-def total_of(task: Task, store: Store) -> int:
+def total_of(task: Task, store: TaskStore) -> int:
     return int((store.path(task) / "number.txt").read_text())
 
 
@@ -72,7 +72,7 @@ def test_needs_are_found_in_tuples_and_within_what_is_no_task():
 
 def test_a_plan_makes_what_is_shared_once_and_needs_first(tmp_path):
     one, other = Total((Number(1), Number(2))), Total((Number(2), Number(3)))
-    found = plan([one, other, one], Store(tmp_path))
+    found = plan([one, other, one], TaskStore(tmp_path))
     keys = [task.key for task in found.tasks]
     assert len(keys) == len(set(keys)) == 5
     for task in found.tasks:
@@ -82,7 +82,8 @@ def test_a_plan_makes_what_is_shared_once_and_needs_first(tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_are_made_once_whatever_the_number_of_jobs(tmp_path, jobs):
-    store, wanted = Store(tmp_path), [Total((Number(1), Number(2))), Total((Number(2), Number(3)), Place(Number(9)))]
+    store = TaskStore(tmp_path)
+    wanted = [Total((Number(1), Number(2))), Total((Number(2), Number(3)), Place(Number(9)))]
     told = []
     assert run(wanted, store, jobs, told.append) == {}
     assert [total_of(task, store) for task in wanted] == [3, 14]
@@ -98,7 +99,7 @@ def test_results_are_made_once_whatever_the_number_of_jobs(tmp_path, jobs):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failure_takes_down_only_what_needs_it_and_is_tried_again(tmp_path, jobs):
-    store, bad = Store(tmp_path), Number(-1)
+    store, bad = TaskStore(tmp_path), Number(-1)
     spoiled, fine = Total((Number(1), bad)), Total((Number(1), Number(2)))
     failed = run([spoiled, fine], store, jobs)
     assert failed[bad.key] == "number: -1 is negative."
@@ -114,13 +115,13 @@ def test_a_failure_takes_down_only_what_needs_it_and_is_tried_again(tmp_path, jo
 class Doubled(Task):
     of: Total
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         (folder / "number.txt").write_text(str(2 * total_of(self.of, store)))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_failure_reaches_what_needs_it_over_others(tmp_path, jobs):
-    store, bad, told = Store(tmp_path), Number(-1), []
+    store, bad, told = TaskStore(tmp_path), Number(-1), []
     spoiled = Doubled(Total((bad,)))
     failed = run([spoiled, Number(3)], store, jobs, told.append)
     assert failed == {
@@ -137,11 +138,11 @@ AFTER = {(__name__,): "after"}
 
 def test_other_code_is_noticed_and_may_be_kept(tmp_path):
     task = Total((Number(4),))
-    run([task], Store(tmp_path, codes={(__name__,): "before"}))
-    after = Store(tmp_path, codes=AFTER)
+    run([task], TaskStore(tmp_path, codes={(__name__,): "before"}))
+    after = TaskStore(tmp_path, codes=AFTER)
     found = plan([task], after)
     assert (len(found.waiting), found.old) == (2, 2)
-    kept = plan([task], Store(tmp_path, keep_old=True, codes=AFTER))
+    kept = plan([task], TaskStore(tmp_path, keep_old=True, codes=AFTER))
     assert (len(kept.waiting), kept.old) == (0, 0)
     run([task], after)
     assert read_json(after.path(task) / "manifest.json")["code"] == "after"
@@ -222,10 +223,10 @@ def test_a_new_part_of_a_registry_counts(house):
 
 
 def test_the_code_of_the_reproduction_is_that_of_its_methods_and_not_of_its_pages():
-    from reproduction.tasks import meetings
+    from reproduction.tasks import evaluations
 
     found: dict[str, Path] = {}
-    code._reach(meetings.__name__, code._roots(meetings.__name__), found)
+    code._reach(evaluations.__name__, code._roots(evaluations.__name__), found)
     assert {"bcd4rec.baselines.stan", "bcd4rec.agents.quantile_agent", "bcd4rec.sim.shop", "bcd4rec.losses"} <= set(
         found
     )
@@ -234,7 +235,7 @@ def test_the_code_of_the_reproduction_is_that_of_its_methods_and_not_of_its_page
 
 
 def test_a_manifest_says_what_was_made(tmp_path):
-    store, task = Store(tmp_path), Total((Number(4),))
+    store, task = TaskStore(tmp_path), Total((Number(4),))
     run([task], store)
     about = read_json(store.path(task) / "manifest.json")
     assert about["task"] == {
@@ -251,11 +252,11 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_runner import Number, Total
 from bcd4rec.runner.local import run
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 
 if __name__ == "__main__":
     quick = [Number(value) for value in range(5)]
-    run([*quick, Total((*quick, Number(100, {seconds})))], Store(Path(sys.argv[1])), jobs=2)
+    run([*quick, Total((*quick, Number(100, {seconds})))], TaskStore(Path(sys.argv[1])), jobs=2)
 """
 
 
@@ -283,7 +284,7 @@ def wait_until_gone(group: int) -> None:
 
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     process = begin(tmp_path, 600.0)
-    store = Store(tmp_path / "store")
+    store = TaskStore(tmp_path / "store")
     quick = [Number(value) for value in range(5)]
     deadline = time.monotonic() + 60
     while not (all(store.has(task) for task in quick) and list(store.folder.glob(".number-*"))):
@@ -303,7 +304,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 
 
 def test_two_runs_do_not_work_in_one_store(tmp_path):
-    store = Store(tmp_path)
+    store = TaskStore(tmp_path)
     with store.alone(), pytest.raises(InputError, match="Another run is at work"):
         run([Number(1)], store)
     assert run([Number(1)], store) == {}

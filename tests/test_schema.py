@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from bcd4rec.data.responses import DIGINETICA
-from bcd4rec.data.schema import BadLog, Log, LogOptions, Problem, default_responses, row_problems
+from bcd4rec.data.schema import BadLog, Log, LogOptions, LogProblem, default_responses, row_problems
 from bcd4rec.errors import InputError
 
 HEADER = "session_id,timestamp,item_id,response\n"
@@ -352,7 +352,7 @@ def test_default_responses_are_those_of_the_log(tmp_path: Path, seen: list[str],
 
 
 def test_bad_log_says_the_first_problem_and_how_many_more() -> None:
-    one, two = Problem("null", "First."), Problem("type", "Second.", 3)
+    one, two = LogProblem("null", "First."), LogProblem("type", "Second.", 3)
     assert str(BadLog([one])) == "First."
     assert str(BadLog([one, two])).startswith("First. (1 more")
     assert two.to_json() == {"kind": "type", "count": 3, "message": "Second."}

@@ -2,23 +2,25 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from bcd4rec.artifacts import keep_to
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
-from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import Interval
-from bcd4rec.evaluation.summary import Evaluation
-from bcd4rec.experiments.online import OnlineConfig
+from bcd4rec.runner.local import run
+from bcd4rec.runner.store import TaskStore
 from reproduction import second_domain as domain
 from reproduction.benchmark_users import _table
+from reproduction.results import EvaluationRuns
+from reproduction.tasks.learners import User
+from reproduction.tasks.logs import PreparedLog
 from test_learned_user import SETTINGS, SPLIT, log
 
 NONE = Interval(0.0, 0.0, 0.0)
@@ -30,13 +32,13 @@ def test_category_accuracy_by_hand() -> None:
     assert category_accuracy(shown, first) == pytest.approx(100 * 3 / 5)  # session 3 does not count
 
 
-def row(rate: float) -> domain.Row:
-    return domain.Row(Evaluation("x", "br", Interval(rate, rate, rate), NONE, NONE, NONE, 1, 1), None)
+def runs_of(rate: float, sessions: pl.DataFrame | None = None) -> SimpleNamespace:
+    return SimpleNamespace(mean=lambda: rate, sessions=sessions)
 
 
 def test_the_rank_correlation_leaves_the_oracles_out() -> None:
-    one = {"a": row(1), "b": row(2), "c": row(3), "oracle": row(9)}
-    other = {"a": row(10), "b": row(30), "c": row(20), "oracle": row(0), "behaviour": row(5)}
+    one = {"a": runs_of(1), "b": runs_of(2), "c": runs_of(3), "oracle": runs_of(9)}
+    other = {"a": runs_of(10), "b": runs_of(30), "c": runs_of(20), "oracle": runs_of(0), "behaviour": runs_of(5)}
     assert domain.rank_correlation(one, other) == pytest.approx(0.5)  # 1 − 6 · (0 + 1 + 1) / (3 · 8)
 
 
@@ -55,50 +57,36 @@ def test_the_logged_rate_is_that_of_the_period(dataset: Dataset) -> None:
     assert low < value < high
 
 
-def test_runs_are_not_mixed(tmp_path: Path) -> None:
-    keep_to(tmp_path / "run", {"seed": 0})
-    keep_to(tmp_path / "run", {"seed": 0})
-    with pytest.raises(InputError, match="another run"):
-        keep_to(tmp_path / "run", {"seed": 1})
-
-
 def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(domain, "BASELINES", ("popular", "sknn"))
     monkeypatch.setattr(domain, "AGENTS", ("bcd4rec",))
-    quick = {"updates": 100, "batch_size": 64}
-    fit_user = domain.fit_user
-    monkeypatch.setattr(domain, "fit_user", lambda data, settings, seed, tick: fit_user(data, SETTINGS, seed, tick))
-    rounds = OnlineConfig(rounds=2, users=60, first_epsilon=0.3)
-    user = domain.learned_user(dataset, tmp_path / "user", 0)
-    folders = domain.policies(dataset, user, tmp_path / "policies", rounds, 0, settings=quick)
-    assert list(folders) == ["popular", "sknn", "bcd4rec", "online"]
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("learned once more")
-
-    for name in ("fit", "fit_user", "learn_online"):
-        monkeypatch.setattr(domain, name, refuse)
-    again = domain.learned_user(dataset, tmp_path / "user", 0)
-    assert domain.policies(dataset, again, tmp_path / "policies", rounds, 0, settings=quick) == folders
-    met = domain.meet(user, folders, 150, 0)
-    assert list(met) == ["random", *folders, "oracle", "behaviour"]
-    rates = {name: one.evaluation.rate.value for name, one in met.items()}
+    store = TaskStore(tmp_path / "store")
+    user = User(PreparedLog(str(tmp_path / "dataset"), dataset.content_hash), 0, tuple(SETTINGS.items()))
+    second = domain.SecondDomain(user, (("batch_size", 64), ("updates", 100)), rounds=2, round_users=60, users=150)
+    tasks, told = second.runs(), []
+    assert list(tasks) == ["random", "popular", "sknn", "bcd4rec", "online", "oracle", "behaviour"]
+    assert run(tasks.values(), store, tell=told.append) == {}
+    assert len(told) == 7 + 6  # each meets users; the data set, the user and four policies
+    found = {name: EvaluationRuns(store, [task], 1) for name, task in tasks.items()}
+    rates = {name: one.mean() for name, one in found.items()}
     assert rates["oracle"] > rates["random"] + 5
-    assert met["bcd4rec"].category_accuracy is not None
-    assert met["bcd4rec"].category_accuracy > 2 * 100 / 5  # of five categories
-    assert np.isfinite(domain.rank_correlation(met, met))
-    narrow = domain.meet(user, {}, 150, 0, candidates="category")
-    assert narrow["random"].category_accuracy == 100
-    assert narrow["random"].evaluation.rate.value > rates["random"] + 5
-    assert narrow["behaviour"].evaluation == met["behaviour"].evaluation  # the log's lists are what they are
-    found = domain.told(met, 0)
-    assert found["behaviour"]["difference"] is None
+    assert found["bcd4rec"].mean("category_accuracy") > 2 * 100 / 5  # of five categories
+    assert np.isfinite(domain.rank_correlation(found, found))
+    narrow = replace(second, candidates="category").runs()
+    told.clear()
+    assert run([narrow["random"], narrow["behaviour"]], store, tell=told.append) == {}
+    assert len(told) == 2  # nothing is learned once more
+    random, lists = (EvaluationRuns(store, [narrow[name]], 1) for name in ("random", "behaviour"))
+    assert random.mean("category_accuracy") == 100
+    assert random.mean() > rates["random"] + 5
+    assert lists.mean() == rates["behaviour"]  # the log's lists are what they are
+    rows = domain.as_json(found, 0)
+    assert rows["behaviour"]["difference"] is None
     for name in ("random", "oracle"):
-        assert found[name]["difference"] == pytest.approx(rates[name] - rates["behaviour"])
-    assert found["oracle"]["difference_low"] > 0
-    told = {"rate": "br", "users": 150, "logged": {"value": 4.0}, "true": {}, "rank_correlation": None}
-    table = _table(told | {"candidates": "all", "learned": found})
-    assert table.row_count == len(met)
+        assert rows[name]["difference"] == pytest.approx(rates[name] - rates["behaviour"])
+    assert rows["oracle"]["difference_low"] > 0
+    about = {"rate": "br", "users": 150, "logged": {"value": 4.0}, "true": {}, "rank_correlation": None}
+    assert _table(about | {"candidates": "all", "learned": rows}).row_count == len(tasks)
 
 
 def test_differences_go_session_by_session() -> None:
@@ -108,6 +96,6 @@ def test_differences_go_session_by_session() -> None:
     one, other = (
         pl.DataFrame({"session_id": np.arange(40), "steps": steps, "targets": targets + more}) for more in (1, 0)
     )
-    rows = {"a": replace(row(1), sessions=one), "behaviour": replace(row(0), sessions=other), "b": row(2)}
+    rows = {"a": runs_of(1, one), "behaviour": runs_of(0, other)}
     assert domain.differences(rows, 0) == {"a": pytest.approx((10.0, 10.0, 10.0))}
     assert domain.differences({"a": rows["a"]}, 0) == {}

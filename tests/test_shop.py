@@ -22,7 +22,7 @@ from bcd4rec.policies.policy import Policy
 from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
 from bcd4rec.sim.rollout import policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop, length_law
-from bcd4rec.sim.shop_catalogue import Catalogue, category_sizes, make_catalogue
+from bcd4rec.sim.shop_catalogue import ShopCatalogue, category_sizes, make_catalogue
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig, preset
 
 USERS, ITEMS, CATEGORIES, SLATE = 23, 61, 7, 3
@@ -175,7 +175,7 @@ def test_item_popularity_has_the_heads_of_the_real_one(full: Shop, share: float)
 
 
 def test_the_catalogue_is_consistent() -> None:
-    shelf: Catalogue = make_catalogue(CatalogueConfig(items=ITEMS, categories=CATEGORIES))
+    shelf: ShopCatalogue = make_catalogue(CatalogueConfig(items=ITEMS, categories=CATEGORIES))
     assert shelf.popularity.sum() == pytest.approx(1.0)
     for category in range(CATEGORIES):
         members = shelf.by_category[shelf.offsets[category] : shelf.offsets[category + 1]]

@@ -13,7 +13,15 @@ from bcd4rec.data import checking
 from bcd4rec.data.checking import check
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log
-from bcd4rec.data.warnings import DAY, RULES, Clock, LogCounts, positions_without_meaning, unknown_items, warnings_of
+from bcd4rec.data.warnings import (
+    DAY,
+    RULES,
+    LogCounts,
+    LogPeriod,
+    positions_without_meaning,
+    unknown_items,
+    warnings_of,
+)
 from test_cli import result, run
 
 RESPONSES = Responses(rewards={"skip": 0, "click": 1, "buy": 5})
@@ -36,7 +44,7 @@ GOOD = LogCounts(
     inverse_propensities=12_000 * 40.0,
     certain=300,
     slates_of_one_place=100,
-    clock=Clock(first=40 * YEAR, last=41 * YEAR, now=50 * YEAR, early=0),
+    clock=LogPeriod(first=40 * YEAR, last=41 * YEAR, now=50 * YEAR, early=0),
 )
 
 
@@ -92,29 +100,29 @@ def test_a_good_log_gets_no_warning() -> None:
         ),
         (
             "clock stands",
-            {"clock": Clock(40 * YEAR, 40 * YEAR + 1, 50 * YEAR, 0)},
-            {"clock": Clock(40 * YEAR, 40 * YEAR, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 40 * YEAR + 1, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 40 * YEAR, 50 * YEAR, 0)},
             300,
             "all rows of 300 sessions have the same time",
         ),
         (
             "clock ahead",
-            {"clock": Clock(40 * YEAR, 50 * YEAR + DAY, 50 * YEAR, 0)},
-            {"clock": Clock(40 * YEAR, 50 * YEAR + 3 * DAY, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 50 * YEAR + DAY, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 50 * YEAR + 3 * DAY, 50 * YEAR, 0)},
             3,
             "the last row is 3 days in the future",
         ),
         (
             "clock units",
-            {"clock": Clock(40 * YEAR, 41 * YEAR, 50 * YEAR, 0)},
-            {"clock": Clock(1, 41 * YEAR, 50 * YEAR, 2)},
+            {"clock": LogPeriod(40 * YEAR, 41 * YEAR, 50 * YEAR, 0)},
+            {"clock": LogPeriod(1, 41 * YEAR, 50 * YEAR, 2)},
             2,
             "2 of 300 sessions begin before 1980; units are mixed",
         ),
         (
             "clock units",
             {"clock": None},
-            {"clock": Clock(1, 2, 50 * YEAR, 300)},
+            {"clock": LogPeriod(1, 2, 50 * YEAR, 300)},
             300,
             "300 of 300 sessions begin before 1980; name the unit of the time with --time-unit",
         ),

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from bcd4rec.artifacts import write_json
 from bcd4rec.policies import bundle
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from reproduction.tasks.learners import Trained
@@ -28,7 +28,7 @@ class Distributions(Task):
     def label(self) -> str:
         return f"value distributions on {self.log.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         loaded = {agent.method: bundle.load(store.path(agent) / "policy").scorer for agent in self.agents}
         policies = {name: policy for name, policy in loaded.items() if isinstance(policy, Distributional)}
         dataset = dataset_of(self.log, store)

@@ -7,16 +7,31 @@ from typing import ClassVar
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.online import learn_online
+from bcd4rec.experiments.online import OnlineConfig, learn_online
 from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import as_candidates
-from reproduction.second_domain import ROUNDS
 from reproduction.tasks.logs import AnyLog, Settings, dataset_of
 
+BASELINES = (
+    "popular",
+    "ctr",
+    "category_popular",
+    "markov",
+    "sknn",
+    "vsknn",
+    "stan",
+    "item2vec",
+    "gru4rec",
+    "srgnn",
+    "response",
+)
+AGENTS = ("dqn", "bcq", "qrdqn", "qrbcq", "iqn", "bcd4rec")
+# Online learning goes on from the log, so that it need not find by chance what the log knows.
+ROUNDS = OnlineConfig(rounds=4, users=2000, first_epsilon=0.3, last_epsilon=0.05)
 COSTS = {
     "popular": 1.0,
     "ctr": 1.0,
@@ -46,7 +61,7 @@ class User(Task):
     def label(self) -> str:
         return f"learned user of {self.log.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         (folder / "user").mkdir()
         fit_user(dataset_of(self.log, store), dict(self.settings), self.seed).save(folder / "user")
 
@@ -68,7 +83,7 @@ class Trained(Task):
     def weight(self) -> float:
         return COSTS.get(self.method, 40.0)
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         dataset = dataset_of(self.log, store)
         fitted = fit(self.method, dataset, dict(self.settings), self.seed, shared=store.shared(self))
         (folder / "policy").mkdir()
@@ -94,7 +109,7 @@ class TrainedOnline(Task):
     def label(self) -> str:
         return f"online IQN on {self.user.log.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         dataset = dataset_of(self.user.log, store)
         config = ROUNDS.model_copy(update={"rounds": self.rounds, "users": self.users})
         settings = dict(self.settings)
@@ -104,5 +119,5 @@ class TrainedOnline(Task):
         last.fitted.save(last.dataset, folder / "policy")
 
 
-def learned_user(user: User, store: Store) -> Learned:
+def learned_user(user: User, store: TaskStore) -> Learned:
     return Learned(LearnedUser.load(store.path(user) / "user"), LearnedConfig.parse(dict(user.played), "played"))

@@ -17,7 +17,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.comparison import contestant, random_policy
 from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment
@@ -47,7 +47,7 @@ class Checkpoints(Task):
     def label(self) -> str:
         return f"online IQN for RecSim-2 and -3, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.users, last_epsilon=self.last_epsilon)
         found = []
@@ -100,14 +100,14 @@ class RecSimLog(Task):
     def label(self) -> str:
         return f"log of {self.name}, {self.sessions:,} sessions, seed {self.seed}"
 
-    def behaviour(self, users: int, seed: int, store: Store) -> pl.DataFrame:
+    def behaviour(self, users: int, seed: int, store: TaskStore) -> pl.DataFrame:
         environment = InterestEvolution()
         if self.checkpoints is not None and self.rate is not None:
             chosen = Checkpoint.nearest(store.path(self.checkpoints), self.rate)
             return chosen.play(environment, users, seed)
         return rollout(environment, random_policy(environment), users, seed)
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         log = folder / "log.parquet"
         write_log(self.behaviour(self.sessions, self.seed, store), log, InterestEvolution())
         config = PrepareConfig.parse({"transitions": {"history": self.history}}, "history")
@@ -128,7 +128,7 @@ class ShopLog(Task):
     def label(self) -> str:
         return f"log of the shop, {self.days} days, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         shop = Shop(preset("pages"))
         raw = folder / "raw"
         raw.mkdir()
@@ -159,7 +159,7 @@ class RealLog(Task):
     def of(cls, name: str, path: Path, seed: int, options: Settings = (), periods: Settings = ()) -> "RealLog":
         return cls(name, str(path.absolute()), _content(path), seed, options, periods)
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         _prepare_raw(Path(self.path), self.name, dict(self.options), dict(self.periods), folder, self.seed)
 
 
@@ -186,8 +186,28 @@ def _prepare_raw(
     prepare(log, default_responses(log), config, folder / "dataset", seed, reading=reading)
 
 
-AnyLog = RecSimLog | ShopLog | RealLog
+@dataclass(frozen=True)
+class PreparedLog(Task):
+    """A data set that somebody has prepared, by its content."""
+
+    path: str
+    content: str
+    cost: ClassVar[float] = 0.1
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def label(self) -> str:
+        return f"data set {self.name}"
+
+    def make(self, folder: Path, store: TaskStore) -> None:
+        (folder / "dataset").symlink_to(self.path, target_is_directory=True)
 
 
-def dataset_of(log: AnyLog, store: Store) -> Dataset:
+AnyLog = RecSimLog | ShopLog | RealLog | PreparedLog
+
+
+def dataset_of(log: AnyLog, store: TaskStore) -> Dataset:
     return Dataset.load(store.path(log) / "dataset")

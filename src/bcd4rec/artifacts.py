@@ -236,13 +236,3 @@ def _version(library: str) -> str | None:
         return version(library)
     except PackageNotFoundError:
         return None
-
-
-def keep_to(folder: Path, run: dict[str, Any]) -> None:
-    """Begin a run in `folder`, or make sure that what is kept there is of the same run."""
-    if not (folder / MANIFEST).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / MANIFEST) as path:
-            write_json(path, run)
-    elif (kept := read_json(folder / MANIFEST)) != run:
-        raise InputError(f"{folder} holds another run ({kept}), but this one is {run}; choose another --out.")

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bcd4rec.baselines.baseline import BASELINES
-from bcd4rec.baselines.neural import Epoch, NeuralConfig, last_items, trim
+from bcd4rec.baselines.neural import EpochReport, NeuralConfig, last_items, trim
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Rows
 from bcd4rec.models.gru import ForwardGRU
@@ -35,7 +35,7 @@ def ranking_losses(positive: Tensor, others: Tensor, n_items: int, loss: Loss, p
     return penalty * (weights * others.square()).sum(dim=1) - torch.log(better + 1e-24)
 
 
-class Sessions:
+class SessionBatches:
     """Every session is an example: it is read once, and each of its items but the first is predicted on the way."""
 
     def __init__(self, sequences: Sequences, config: "GRU4RecConfig"):
@@ -77,10 +77,10 @@ class GRU4RecConfig(NeuralConfig):
     penalty: float = Field(0.5, ge=0, description="Weight of the squared scores of the negatives in bpr-max.")
     dropout: float = Field(0.25, ge=0, lt=1, description="Share of the embeddings' entries left out while training.")
 
-    def task(self, sequences: Sequences) -> Sessions:
-        return Sessions(sequences, self)
+    def task(self, sequences: Sequences) -> SessionBatches:
+        return SessionBatches(sequences, self)
 
-    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[Epoch]:
+    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[EpochReport]:
         _forward(model).dropout.p = self.dropout
         return super().train(model, sequences, rng)
 

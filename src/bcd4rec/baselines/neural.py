@@ -85,7 +85,7 @@ class NeuralPolicy:
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochReport:
     """Where training stands."""
 
     number: int
@@ -93,7 +93,7 @@ class Epoch:
     per_second: float  # predictions
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """Examples to learn from."""
 
     lengths: Rows  # (n,) how many items each example has to read
@@ -130,10 +130,10 @@ class NeuralConfig(Baseline):
         return NeuralPolicy(model, self.encoder, self.history)
 
     @abstractmethod
-    def task(self, sequences: Sequences) -> Task:
+    def task(self, sequences: Sequences) -> TrainingTask:
         """What the sessions teach."""
 
-    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[Epoch]:
+    def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[EpochReport]:
         """Train `model` in place, epoch by epoch."""
         optimiser = torch.optim.Adam(model.parameters(), weight_decay=self.weight_decay, fused=True)
         task, n_items = self.task(sequences), len(model.embeddings)
@@ -152,7 +152,7 @@ class NeuralConfig(Baseline):
                 (loss / count).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
                 total, predictions = total + loss.item(), predictions + count
-            yield Epoch(number + 1, total / predictions, predictions / (time.perf_counter() - began))
+            yield EpochReport(number + 1, total / predictions, predictions / (time.perf_counter() - began))
         model.eval()
 
 

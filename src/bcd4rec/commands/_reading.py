@@ -11,7 +11,7 @@ import typer
 
 from bcd4rec.commands._options import open_log
 from bcd4rec.config import parse_pairs, parse_settings
-from bcd4rec.data.schema import BadLog, Log, Problem
+from bcd4rec.data.schema import BadLog, Log, LogProblem
 from bcd4rec.errors import InputError
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def _worded(log: Path, name: Path) -> Iterator[None]:
         raise InputError(str(error).replace(str(log), str(name))) from None
 
 
-def renamed(problem: Problem, log: Path, name: Path) -> Problem:
-    return Problem(problem.kind, problem.sentence.replace(str(log), str(name)), problem.count)
+def renamed(problem: LogProblem, log: Path, name: Path) -> LogProblem:
+    return LogProblem(problem.kind, problem.sentence.replace(str(log), str(name)), problem.count)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.schema import BadLog, Log, Problem, default_responses, row_problems
+from bcd4rec.data.schema import BadLog, Log, LogProblem, default_responses, row_problems
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
-from bcd4rec.data.warnings import EARLY, LONG_SLATE, Clock, LogCounts, Warned, warnings_of
+from bcd4rec.data.warnings import EARLY, LONG_SLATE, LogCounts, LogPeriod, Warned, warnings_of
 
 MOST_PLACES = 1000  # of a slate that are told apart
 
@@ -22,7 +22,7 @@ class LogReport:
     """What `check` found. `summary` is empty where the problems leave nothing to summarise."""
 
     path: Path
-    problems: list[Problem]
+    problems: list[LogProblem]
     summary: dict[str, Any]
     warnings: list[Warned] = field(default_factory=list)
 
@@ -136,9 +136,9 @@ def _by_place(rows: pl.DataFrame, positive: list[int]) -> np.ndarray[Any, Any]:
     return np.stack([np.bincount(part["position"], minlength=MOST_PLACES) for part in (long, liked)])
 
 
-def _clock(sessions: pl.DataFrame) -> Clock:
+def _clock(sessions: pl.DataFrame) -> LogPeriod:
     first, last = int(sessions["start"].min()), int(sessions["end"].max())  # type: ignore[arg-type]
-    return Clock(first, last, int(time.time() * 1e6), sessions.filter(pl.col("start") < EARLY).height)
+    return LogPeriod(first, last, int(time.time() * 1e6), sessions.filter(pl.col("start") < EARLY).height)
 
 
 def _spread(values: np.ndarray[Any, Any]) -> dict[str, float]:

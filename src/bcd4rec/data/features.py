@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from bcd4rec.data.tables import ROW, Table, collect, is_text, scan, shown
+from bcd4rec.data.tables import ROW, RawTable, collect, is_text, scan, shown
 from bcd4rec.errors import InputError
 
 TAKEN = ("impressions", "positives")  # which items.parquet has of its own
@@ -67,7 +67,7 @@ class ItemFeatures:
         return {"columns": self.kinds} | counts
 
 
-def _typed(table: Table, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
+def _typed(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
     column = rows[name]
     if name == "category":
         return (column.list.first() if column.dtype == pl.List else column).cast(pl.String), "category"
@@ -84,7 +84,7 @@ def _typed(table: Table, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]
     return numbers.cast(pl.Float64), "number"
 
 
-def _vectors(table: Table, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
+def _vectors(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
     inner = rows[name].dtype.inner  # type: ignore[attr-defined]
     if not inner.is_numeric():
         raise InputError(f"{table.path}: column {name} holds lists of {inner}, expected numbers; write one text each.")
@@ -96,7 +96,7 @@ def _vectors(table: Table, rows: pl.DataFrame, name: str) -> tuple[pl.Series, st
     return vectors, f"vector of {size:,}"
 
 
-def _refuse(table: Table, rows: pl.DataFrame, name: str, wrong: pl.Series, expected: str) -> None:
+def _refuse(table: RawTable, rows: pl.DataFrame, name: str, wrong: pl.Series, expected: str) -> None:
     bad = rows.filter(wrong.fill_null(False))
     if not bad.is_empty():
         first = bad.row(0, named=True)

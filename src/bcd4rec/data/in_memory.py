@@ -18,7 +18,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import CHUNK_ROWS
 from bcd4rec.data.state_table import StateTable
 from bcd4rec.data.states import HISTORY, IntArray, Rows, States
-from bcd4rec.data.tables import COLUMNS, ROW, Table, pick_columns
+from bcd4rec.data.tables import COLUMNS, ROW, RawTable, pick_columns
 from bcd4rec.data.transitions import TransitionConfig, chunk_transitions
 from bcd4rec.errors import InputError
 from bcd4rec.seeding import generator
@@ -31,7 +31,7 @@ def dataset_of_frame(
 ) -> Dataset:
     """What `prepare` makes of the log in `frame`, in memory; messages call the log `frame`."""
     name = Path("frame")
-    table = Table(name, frame.lazy().with_row_index(ROW, offset=1), tuple(frame.columns), text=False)
+    table = RawTable(name, frame.lazy().with_row_index(ROW, offset=1), tuple(frame.columns), text=False)
     log = Log(name, tables=[pick_columns(table, {column: column for column in COLUMNS})])
     if rewards is None:
         rewards = default_responses(log)

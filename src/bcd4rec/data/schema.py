@@ -16,7 +16,7 @@ import polars as pl
 from bcd4rec.config import Config
 from bcd4rec.data.files import log_files
 from bcd4rec.data.responses import DIGINETICA, Responses
-from bcd4rec.data.tables import IDS, Table, collect, is_text, open_table, shown
+from bcd4rec.data.tables import IDS, RawTable, collect, is_text, open_table, shown
 from bcd4rec.errors import InputError
 
 INTEGER = r"^(-?[1-9][0-9]*|0)$"  # how an integer id is written; "007" and "1.0" are strings
@@ -38,7 +38,7 @@ class LogOptions(Config):
 
 
 @dataclass(frozen=True)
-class Problem:
+class LogProblem:
     """One thing that is wrong with a log; `sentence` is what a person reads."""
 
     kind: str
@@ -52,7 +52,7 @@ class Problem:
 class BadLog(InputError):  # noqa: N818 (what it is, not that it is an error)
     """A log with problems; the message is the first of them."""
 
-    def __init__(self, problems: list[Problem]):
+    def __init__(self, problems: list[LogProblem]):
         more = f" ({len(problems) - 1} more kinds of problem: see `bcd4rec check`.)" if len(problems) > 1 else ""
         super().__init__(problems[0].sentence + more)
         self.problems = problems
@@ -64,7 +64,7 @@ class Log:
     The typed rows always have `organic`, which is false where the files have no such column.
     """
 
-    def __init__(self, path: Path, options: LogOptions | None = None, tables: list[Table] | None = None):
+    def __init__(self, path: Path, options: LogOptions | None = None, tables: list[RawTable] | None = None):
         self.path = path
         self.options = options or LogOptions()
         self.tables = [open_table(file) for file in log_files(path)] if tables is None else tables
@@ -111,7 +111,7 @@ class Log:
             )
         return pl.Int64
 
-    def _text_kind(self, table: Table, name: str) -> str | None:
+    def _text_kind(self, table: RawTable, name: str) -> str | None:
         """What the strings of a CSV column are; None where there are none."""
         if self.options.string_ids:
             return "strings"
@@ -132,11 +132,11 @@ class Log:
             )
         return "strings" if counts["strings"] else "integers" if counts["integers"] else None
 
-    def frames(self) -> Iterator[tuple[Table, pl.LazyFrame]]:
+    def frames(self) -> Iterator[tuple[RawTable, pl.LazyFrame]]:
         """Each file with its typed lazy frame. A value that cannot be typed becomes null: see `row_problems`."""
         return ((table, table.frame.select(self.typed_columns(table))) for table in self.tables)
 
-    def typed_columns(self, table: Table) -> list[pl.Expr]:
+    def typed_columns(self, table: RawTable) -> list[pl.Expr]:
         schema = table.frame.collect_schema()
         columns = [pl.col("row")]
         columns += [pl.col(name).cast(self.id_types[name], strict=False) for name in IDS]
@@ -150,7 +150,7 @@ class Log:
         columns.append(_flag("organic") if self.has("organic") else pl.lit(False).alias("organic"))
         return columns
 
-    def _time(self, table: Table, schema: pl.Schema) -> pl.Expr:
+    def _time(self, table: RawTable, schema: pl.Schema) -> pl.Expr:
         """The order of rows as an integer: microseconds since 1970, or the step."""
         if not self.clock:
             return _integer("step", schema["step"])
@@ -181,7 +181,7 @@ def _flag(name: str) -> pl.Expr:
     return pl.when(written.is_in(["true", "1"])).then(True).when(written.is_in(["false", "0"])).then(False).alias(name)
 
 
-def _iso_format(table: Table) -> str | None:
+def _iso_format(table: RawTable) -> str | None:
     """The format of the timestamps of a file, by its first one; None for numbers and for what no format fits."""
     if table.frame.collect_schema()["timestamp"] != pl.String:
         return None
@@ -194,9 +194,9 @@ def _iso_format(table: Table) -> str | None:
     return f"%Y-%m-%d{clock}"
 
 
-def row_problems(log: Log, responses: Responses | None) -> list[Problem]:
+def row_problems(log: Log, responses: Responses | None) -> list[LogProblem]:
     """What can be seen row by row: nulls, wrong types, impossible propensities, and responses other than known."""
-    problems: list[Problem] = []
+    problems: list[LogProblem] = []
     for table in log.tables:
         both = table.frame.select(
             *log.typed_columns(table), *(pl.col(name).alias(f"raw_{name}") for name in log.columns)
@@ -213,13 +213,13 @@ def row_problems(log: Log, responses: Responses | None) -> list[Problem]:
             ]
         found = collect(table, marked.select(pl.len().alias("rows"), *queries)).row(0, named=True)
         if found["rows"] == 0:
-            problems.append(Problem("empty", f"{table.path} has a header but no rows; expected impressions."))
+            problems.append(LogProblem("empty", f"{table.path} has a header but no rows; expected impressions."))
         for number, (kind, column, _, expected) in enumerate(checks):
             if count := found[f"count_{number}"]:
                 what = shown(found[f"value_{number}"])
                 many = f" ({count:,} such rows)" if count > 1 else ""
                 where = f"{table.path}, row {found[f'row_{number}']}, column {table.name(column)}"
-                problems.append(Problem(kind, f"{where}: found {what}, expected {expected}{many}.", count))
+                problems.append(LogProblem(kind, f"{where}: found {what}, expected {expected}{many}.", count))
     return problems
 
 

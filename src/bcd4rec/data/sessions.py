@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.schema import BadLog, Log, Problem
+from bcd4rec.data.schema import BadLog, Log, LogProblem
 from bcd4rec.data.tables import collect, shown
 from bcd4rec.errors import InputError
 
@@ -91,7 +91,7 @@ class SessionIndex:
             raise BadLog([_category_problem(log, torn)])
         if merged_items["impressions"].sum() == 0:
             found = f"{log.path}: every row is organic, expected rows of what was recommended"
-            raise BadLog([Problem("empty", f"{found}; leave the column organic out if it was.", len(merged_items))])
+            raise BadLog([LogProblem("empty", f"{found}; leave the column organic out if it was.", len(merged_items))])
         return cls(log, responses, merged_sessions, merged_items.drop("other_category"))
 
     def chunks(self, spool: Path, sessions: pl.DataFrame | None = None, tick: Tick = no_tick) -> Iterator[pl.DataFrame]:
@@ -184,7 +184,9 @@ class SessionIndex:
     def _time_name(self) -> str:
         return "timestamp" if self.log.clock else "step"
 
-    def _problem(self, kind: str, wrong: pl.DataFrame, sessions: pl.DataFrame, column: str, expected: str) -> Problem:
+    def _problem(
+        self, kind: str, wrong: pl.DataFrame, sessions: pl.DataFrame, column: str, expected: str
+    ) -> LogProblem:
         first = wrong.sort("order").row(0, named=True)
         number, row = divmod(first["order"], 2**40)
         found = (
@@ -195,7 +197,7 @@ class SessionIndex:
         many = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
         table = self.log.tables[number]
         where = f"{table.path}, row {row}, column {table.name(column)}"
-        return Problem(kind, f"{where}: found {found}, expected {expected}{many}.", len(wrong))
+        return LogProblem(kind, f"{where}: found {found}, expected {expected}{many}.", len(wrong))
 
 
 def _opened(rows: pl.DataFrame, opening: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
@@ -219,10 +221,12 @@ def _refuse_two_users(log: Log, sessions: pl.DataFrame) -> None:
         found = f"session {shown(session)} with the users {shown(user)} and {shown(other)}"
         many = f" ({len(torn):,} such sessions)" if len(torn) > 1 else ""
         where = f"{log.path}, column {log.tables[0].name('user_id')}"
-        raise BadLog([Problem("two users", f"{where}: found {found}, expected one user per session{many}.", len(torn))])
+        raise BadLog(
+            [LogProblem("two users", f"{where}: found {found}, expected one user per session{many}.", len(torn))]
+        )
 
 
-def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
+def _category_problem(log: Log, torn: pl.DataFrame) -> LogProblem:
     """Name the first row that gives an item another category than the rows before it did."""
     item, seen = torn["item_id"][0], None
     for table, frame in log.frames():
@@ -234,5 +238,5 @@ def _category_problem(log: Log, torn: pl.DataFrame) -> Problem:
                 found = f"{shown(category)} for item {shown(item)}, which had {shown(seen)} before"
                 many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
                 sentence = f"{where}: found {found}, expected one category per item{many}."
-                return Problem("two categories", sentence, len(torn))
+                return LogProblem("two categories", sentence, len(torn))
     raise InputError(f"{log.path} changed while it was read; run the command again.")

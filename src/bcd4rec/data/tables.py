@@ -31,7 +31,7 @@ LONGEST_SHOWN = 60  # characters of a bad value that a message repeats
 
 
 @dataclass(frozen=True)
-class Table:
+class RawTable:
     """One file. Of a log: `frame` has `row` (data rows from 1), the canonical columns that exist, and nothing else."""
 
     path: Path
@@ -47,12 +47,12 @@ class Table:
         return own if own == column else f"{own} ({column})"
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path) -> RawTable:
     """Look at the head of a canonical log and scan it lazily."""
     return pick_columns(scan(path), {name: name for name in COLUMNS})
 
 
-def pick_columns(table: Table, own_names: Mapping[str, str]) -> Table:
+def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
     """A table of any columns as one of a log: `own_names` says what the file calls each canonical column."""
     columns = tuple(name for name in COLUMNS if own_names.get(name) in table.columns)
     refuse_twice(table, [own_names[name] for name in columns])
@@ -70,7 +70,7 @@ def pick_columns(table: Table, own_names: Mapping[str, str]) -> Table:
     return picked
 
 
-def scan(path: Path, kind: Kind | None = None, separator: str | None = None, names: tuple[str, ...] = ()) -> Table:
+def scan(path: Path, kind: Kind | None = None, separator: str | None = None, names: tuple[str, ...] = ()) -> RawTable:
     """All columns of a file under their own names, and `ROW`; without a kind or a separator the file itself tells.
 
     `names` are those of the columns of a CSV file that has no header.
@@ -80,17 +80,17 @@ def scan(path: Path, kind: Kind | None = None, separator: str | None = None, nam
     kind = kind or kind_of(path)
     if kind == "csv":
         separator = separator or separator_of(path)
-        return Table(path, *_scan_csv(path, separator, names), text=True, separator=separator)
-    return Table(path, *(_scan_jsonl(path) if kind == "jsonl" else _scan_parquet(path)), text=False)
+        return RawTable(path, *_scan_csv(path, separator, names), text=True, separator=separator)
+    return RawTable(path, *(_scan_jsonl(path) if kind == "jsonl" else _scan_parquet(path)), text=False)
 
 
-def read_through(table: Table) -> None:
+def read_through(table: RawTable) -> None:
     """Rows of a text file that are too long are only noticed when all of it is read."""
     if table.text:
         collect(table, table.frame.select(pl.all().count()))
 
 
-def refuse_twice(table: Table, names: list[str]) -> None:
+def refuse_twice(table: RawTable, names: list[str]) -> None:
     twice = next((name for name in names if table.columns.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{table.path}: the header names column {twice} twice; rename one of them.")
@@ -138,7 +138,7 @@ def _scan_csv(path: Path, separator: str, given: tuple[str, ...] = ()) -> tuple[
     return pl.scan_csv(path, **options), tuple(names)
 
 
-def refuse_cut_short(table: Table) -> bool:
+def refuse_cut_short(table: RawTable) -> bool:
     """Refuse a text file whose last row has too few fields: it was not copied to its end.
 
     Returns whether a line end closes the last row. Without one it may have lost the end of its last field.
@@ -156,7 +156,7 @@ def is_text(dtype: Any) -> bool:
     return dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum)
 
 
-def _refuse_types(table: Table) -> None:
+def _refuse_types(table: RawTable) -> None:
     """Parquet columns have types. Text in a column of numbers and nulls are refused later, with their first row."""
     schema = table.frame.collect_schema()
     for name in table.columns:
@@ -188,7 +188,7 @@ def _usable(name: str, dtype: Any) -> bool:
     return bool(dtype.is_numeric()) or dtype == pl.Boolean or is_text(dtype)
 
 
-def collect(table: Table, query: pl.LazyFrame) -> pl.DataFrame:
+def collect(table: RawTable, query: pl.LazyFrame) -> pl.DataFrame:
     """Run a query over one file in streaming; a file that breaks in the middle is named with the place."""
     try:
         return query.collect(engine="streaming")

@@ -35,7 +35,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Clock:
+class LogPeriod:
     """When the log was written, in microseconds since 1970."""
 
     first: int
@@ -64,7 +64,7 @@ class LogCounts:
     inverse_propensities: float  # Σ 1 / propensity
     certain: int  # impressions with a propensity of 1
     slates_of_one_place: int  # slates of several items that all have the same position
-    clock: "Clock | None" = None  # None for a log of steps
+    clock: "LogPeriod | None" = None  # None for a log of steps
 
 
 def few_positives(log: LogCounts) -> Warned | None:

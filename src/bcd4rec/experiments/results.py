@@ -18,7 +18,7 @@ LISTS, ON_USERS, ON_A_LOG = "cases", "sessions", "sessions of a log"
 EXPECTED = "expected what `bcd4rec benchmark sessions --lists` or `bcd4rec evaluate --sessions` writes"
 
 
-class Results(NamedTuple):
+class ResultTables(NamedTuple):
     """Policies that met the same sessions or test cases. The tables have a `session_id`, for a case its number."""
 
     unit: str  # session or case
@@ -45,7 +45,7 @@ def session_table(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     return joined.select(*SESSION, *(name for name in SUPPORT if name in joined.columns))
 
 
-def read_results(paths: Sequence[Path]) -> Results:
+def read_results(paths: Sequence[Path]) -> ResultTables:
     """Files of one kind. A file without a column `policy` holds one policy, named like the file."""
     frames = {path: _read(path) for path in paths}
     kinds = {path: _kind(frame) for path, frame in frames.items()}
@@ -62,16 +62,16 @@ def read_results(paths: Sequence[Path]) -> Results:
     if kind == LISTS:
         _check_targets(tables)
         gains = {f"p@{K}": Ratio("hit", scale=100.0), f"mrr@{K}": Ratio("reciprocal_rank", scale=100.0)}
-        return Results("case", gains, tables)
+        return ResultTables("case", gains, tables)
     if kind == ON_A_LOG:
         shared = set.intersection(*(set(table.columns) for table in tables.values()))
         measures = [name for name in next(iter(tables.values())).columns if name in shared - set(LOGGED)]
-        return Results("session", {name: Ratio(name, "cases") for name in measures}, tables)
+        return ResultTables("session", {name: Ratio(name, "cases") for name in measures}, tables)
     ratios = {"rate": RATE, "return": RETURN, "discounted_return": DISCOUNTED_RETURN}
     if all(set(SUPPORT) <= set(table.columns) for table in tables.values()):
-        return Results("session", ratios | {"outside_support": OUTSIDE}, tables)
+        return ResultTables("session", ratios | {"outside_support": OUTSIDE}, tables)
     plain = {name: table.drop(SUPPORT, strict=False) for name, table in tables.items()}
-    return Results("session", ratios, plain)
+    return ResultTables("session", ratios, plain)
 
 
 def _read(path: Path) -> pl.DataFrame:

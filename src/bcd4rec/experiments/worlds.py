@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from bcd4rec.artifacts import atomic_file, keep_to, read_json, write_json
+from bcd4rec.artifacts import MANIFEST, atomic_file, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
@@ -95,6 +95,16 @@ def _dataset(log: pl.DataFrame, environment: Environment, seed: int) -> Dataset:
     return Dataset.from_frame(log, environment.responses, seed=seed)
 
 
+def _keep_to(folder: Path, run: dict[str, Any]) -> None:
+    """Begin a run in `folder`, or make sure that what is kept there is of the same run."""
+    if not (folder / MANIFEST).is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / MANIFEST) as path:
+            write_json(path, run)
+    elif (kept := read_json(folder / MANIFEST)) != run:
+        raise InputError(f"{folder} holds another run ({kept}), but this one is {run}; choose another --out.")
+
+
 def run(
     out: Path,
     worlds: Sequence[str],
@@ -110,7 +120,7 @@ def run(
     A folder holds results of one set of methods, users and rules: others are refused, not mixed in. `rule` is what the
     command line says about slates, in place of what each policy has chosen from its log.
     """
-    keep_to(out, {"methods": list(methods), "users": users, "rule": dict(rule or {})})
+    _keep_to(out, {"methods": list(methods), "users": users, "rule": dict(rule or {})})
     cells = [(name, seed) for name in [*worlds, *logs] for seed in range(seeds)]
     for place, (name, seed) in enumerate(cells):
         path = out / f"{name}-{seed}.json"

@@ -16,7 +16,7 @@ from bcd4rec.data.states import IntArray, Rows
 from bcd4rec.data.support import Support
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.models.response import ResponseModel, ResponseShape
+from bcd4rec.models.response import ResponseNetwork, ResponseShape
 
 FORMAT = 2
 KIND = "user"
@@ -61,7 +61,7 @@ class SessionShapes:
 class LearnedUser:
     """The model, the catalogue it speaks of, what it has seen enough of, and the sessions to play."""
 
-    model: ResponseModel
+    model: ResponseNetwork
     vocabulary: Vocabulary
     responses: Responses
     support: Support
@@ -116,7 +116,7 @@ class LearnedUser:
         responses = Responses.parse(manifest["responses"], "manifest of the user")
         state = {name.removeprefix("model."): torch.from_numpy(one) for name, one in arrays.items() if "model." in name}
         categories = state["categories"].numpy().astype(np.int32)
-        model = ResponseModel(state["similar"].numpy(), categories, len(responses.names), ResponseShape(**settings))
+        model = ResponseNetwork(state["similar"].numpy(), categories, len(responses.names), ResponseShape(**settings))
         model.load_state_dict(state)
         vocabulary = Vocabulary(pl.read_parquet(folder / "vocabulary.parquet")["item_id"])
         if len(vocabulary) != len(model.items):

@@ -8,8 +8,8 @@ from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray
 from bcd4rec.models.encoder import ENCODERS
 
-FEATURES = 6  # how an item matches a session, see `ResponseModel.match`
-RETURNS = 2  # whether it was liked before, see `ResponseModel.again`
+FEATURES = 6  # how an item matches a session, see `ResponseNetwork.match`
+RETURNS = 2  # whether it was liked before, see `ResponseNetwork.again`
 
 
 class ResponseShape(Config):
@@ -20,7 +20,7 @@ class ResponseShape(Config):
     category: bool = Field(default=True, description="Look at the items' categories, where there are any.")
 
 
-class ResponseModel(nn.Module):
+class ResponseNetwork(nn.Module):
     """p(response r | session s, item i) = softmax over r of (W z + c)_r, with 0 for the first response.
 
     z_r = s_r · v_i + s_r0 + b_ri + w_r · match(s, i) + u_r · again(s, i). The item's vector v_i is one of

@@ -13,7 +13,6 @@ What evidence is counted from must not hold the sessions that weights are learne
 the evidence about each comes from the others. For use, it is counted from all.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,12 +24,11 @@ from scipy.special import expit
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.knowledge import Counted, Knowledge, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.seeding import generator
-
-Notify = Callable[[str, float], None]  # what is being done, and which share of it is done
 
 FOLDS = 4
 MOST_ROWS = 400_000  # impressions that weights are learned from; counts are taken from all
@@ -40,10 +38,6 @@ PLACES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)  # places f
 OTHERS, NEAR = 10, 40  # where nothing was skipped, so many other items stand in for skips; see `_Others`
 SMALLEST = 1e-3  # a column whose size is below it says nothing: rounding, or all items alike
 AT_ONCE = 2048  # slates whose rows are made at once
-
-
-def quiet(stage: str, share: float) -> None:
-    """For callers that show no progress."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,7 @@ class ResponseModel:
         return np.where(candidates == PAD, np.float32(-np.inf), found)
 
 
-def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[ResponseModel, Sample]:
+def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[ResponseModel, Sample]:
     """Learn from the train split."""
     shown = dataset.transitions("train")
     levels = _levels(dataset.responses)
@@ -125,16 +119,16 @@ def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[R
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
     aside: list[Evidence] = []
     for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
-        notify("counting", number / (FOLDS + 1))
+        tick("counting", number / (FOLDS + 1))
         aside.append(_evidence(dataset, shown, around, ~left_out))
         mine = np.flatnonzero(left_out[shown.session[chosen]])
         part = _take(shown, chosen[mine])
         rows[mine], fold[mine] = slate_rows(aside[-1], part, dataset.states), number
         if others is not None:
             others.draw(aside[-1], part)
-    notify("counting", FOLDS / (FOLDS + 1))
+    tick("counting", FOLDS / (FOLDS + 1))
     everything = _evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
-    notify("weighing", 1.0)
+    tick("weighing", 1.0)
     sample = Sample(_take(shown, chosen), rows, fold, aside)
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
     gains = [gain for _, gain in levels]

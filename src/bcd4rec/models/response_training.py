@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Rows
-from bcd4rec.models.response import ResponseModel, ResponseShape, answer_probabilities
+from bcd4rec.models.response import ResponseNetwork, ResponseShape, answer_probabilities
 
 EVALUATED = 2048  # histories that are judged at once
 SCALING_PENALTY = 1e-4
@@ -96,10 +96,10 @@ class Epoch:
 
 def make_model(
     config: ResponseTraining, similar: FloatArray, categories: IntArray, responses: int, rates: Doubles
-) -> ResponseModel:
+) -> ResponseNetwork:
     """A model that knows the base rates and nothing else; `torch`'s global generator draws its weights."""
     shape = ResponseShape(**{name: getattr(config, name) for name in ResponseShape.model_fields})
-    model = ResponseModel(similar, categories, responses, shape)
+    model = ResponseNetwork(similar, categories, responses, shape)
     safe = np.maximum(rates, 1e-6)
     with torch.no_grad():
         model.bias.copy_(torch.from_numpy(np.log(safe[1:] / safe[0])))
@@ -111,7 +111,7 @@ def make_model(
 
 
 def fit_responses(
-    model: ResponseModel, config: ResponseTraining, answers: Answers, held_out: Answers, rng: np.random.Generator
+    model: ResponseNetwork, config: ResponseTraining, answers: Answers, held_out: Answers, rng: np.random.Generator
 ) -> Iterator[Epoch]:
     """Train in place, pass by pass, until held-out sessions get no better; then `model` is that of the best pass."""
     optimiser = _optimiser(model, config)
@@ -131,7 +131,7 @@ def fit_responses(
     model.eval()
 
 
-def _optimiser(model: ResponseModel, config: ResponseTraining) -> torch.optim.Optimizer:
+def _optimiser(model: ResponseNetwork, config: ResponseTraining) -> torch.optim.Optimizer:
     of_items = [model.items, model.kinds, model.item_bias]
     rest = [one for one in model.parameters() if not any(one is other for other in of_items)]
     groups = [
@@ -142,7 +142,7 @@ def _optimiser(model: ResponseModel, config: ResponseTraining) -> torch.optim.Op
 
 
 def _pass(
-    model: ResponseModel,
+    model: ResponseNetwork,
     config: ResponseTraining,
     answers: Answers,
     rng: np.random.Generator,
@@ -162,7 +162,7 @@ def _pass(
     return total / len(answers.items)
 
 
-def _pair_logits(model: ResponseModel, histories: Tensor, owner: Tensor, items: Tensor) -> Tensor:
+def _pair_logits(model: ResponseNetwork, histories: Tensor, owner: Tensor, items: Tensor) -> Tensor:
     """(P, R − 1) for items (P,) shown to the histories `owner` (P,), each history encoded once."""
     vectors = model.vectors()
     states = model.encode(histories, vectors)
@@ -170,7 +170,7 @@ def _pair_logits(model: ResponseModel, histories: Tensor, owner: Tensor, items: 
 
 
 @torch.no_grad()
-def _raw_logits(model: ResponseModel, answers: Answers) -> Tensor:
+def _raw_logits(model: ResponseNetwork, answers: Answers) -> Tensor:
     """(total, R − 1) before scaling, in the order of the answers."""
     model.eval()
     parts = [
@@ -181,7 +181,7 @@ def _raw_logits(model: ResponseModel, answers: Answers) -> Tensor:
 
 
 @torch.no_grad()
-def log_probabilities(model: ResponseModel, answers: Answers) -> Doubles:
+def log_probabilities(model: ResponseNetwork, answers: Answers) -> Doubles:
     """(total, R) what the model says of each shown item, in the order of the answers."""
     return model.scaled(_raw_logits(model, answers).double()).numpy()
 
@@ -190,7 +190,7 @@ def log_loss(log_p: Doubles, answers: Answers) -> float:
     return float(-log_p[np.arange(len(log_p)), answers.responses].mean())
 
 
-def scale(model: ResponseModel, held_out: Answers, steps: int = 100) -> None:
+def scale(model: ResponseNetwork, held_out: Answers, steps: int = 100) -> None:
     """Matrix scaling (Guo et al., 2017): the W and c that held-out sessions like best.
 
     A handful of numbers from many answers, drawn a little towards changing nothing.

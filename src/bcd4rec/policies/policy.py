@@ -66,7 +66,7 @@ class Sessions:
         return type(self)(self.states[rows], self.unavailable[rows], self.skipped[rows])  # type: ignore[call-overload]
 
 
-class Reading(NamedTuple):
+class SessionReading(NamedTuple):
     """A session by ids in a policy's numbers."""
 
     sessions: Sessions  # one
@@ -131,7 +131,9 @@ class Policy:
         skipped = np.where(liked.any(axis=1, keepdims=True), np.int32(PAD), items)
         return Sessions(states, unavailable, skipped)
 
-    def read(self, steps: Sequence[Sequence[tuple[ItemId, str | None]]], opening: Sequence[Event] = ()) -> Reading:
+    def read(
+        self, steps: Sequence[Sequence[tuple[ItemId, str | None]]], opening: Sequence[Event] = ()
+    ) -> SessionReading:
         """One session by ids: its slates in order, each with the response to every item (None: nobody answered).
 
         `opening` is what happened before the first slate, as far as anybody knows: responses in their order. Items
@@ -145,7 +147,7 @@ class Policy:
             reader.add(slate, recommended=True)
         states = States(_row(reader.liked, self.memory.length), _row(reader.passed, self.memory.skips))
         barred, skipped = (np.array([part], np.int32) for part in (reader.barred, reader.skipped))
-        return Reading(Sessions(states, barred, skipped), reader.unknown, reader.unknown_responses)
+        return SessionReading(Sessions(states, barred, skipped), reader.unknown, reader.unknown_responses)
 
     # ---- slates
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bcd4rec.errors import InputError
-from bcd4rec.runner.store import Plan, Store, plan
+from bcd4rec.runner.store import Plan, TaskStore, plan
 from bcd4rec.runner.tasks import Task
 
 
@@ -25,7 +25,7 @@ class Step:
 
 
 def run(
-    wanted: Iterable[Task], store: Store, jobs: int = 1, tell: Callable[[Step], None] = lambda step: None
+    wanted: Iterable[Task], store: TaskStore, jobs: int = 1, tell: Callable[[Step], None] = lambda step: None
 ) -> dict[str, str]:
     """Make everything that is wanted and not there yet. Returns what failed and why, by key.
 
@@ -79,7 +79,7 @@ class _Book:
                 self._fail(other, f"needs {task.label}")
 
 
-def _side_by_side(book: _Book, store: Store, jobs: int) -> None:
+def _side_by_side(book: _Book, store: TaskStore, jobs: int) -> None:
     """One process for each task under way; each computes with one thread, since two would slow each other down."""
     from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
     from multiprocessing import get_context
@@ -125,7 +125,7 @@ def _serve() -> None:
     Thread(target=end_with_it, daemon=True).start()
 
 
-def _attempt(task: Task, store: Store) -> tuple[float, str | None]:
+def _attempt(task: Task, store: TaskStore) -> tuple[float, str | None]:
     _one_thread()
     began = time.monotonic()
     try:

@@ -15,7 +15,7 @@ from bcd4rec.runner.tasks import Task, describe
 
 
 @dataclass(frozen=True)
-class Store:
+class TaskStore:
     """The folder where results are kept. With `keep_old` those of other code count, too."""
 
     folder: Path
@@ -83,7 +83,7 @@ class Plan:
         return sum(task.weight() for task in self.waiting)
 
 
-def plan(wanted: Iterable[Task], store: Store) -> Plan:
+def plan(wanted: Iterable[Task], store: TaskStore) -> Plan:
     tasks = list({key: one for task in wanted for key, one in task.everything.items()}.values())
     waiting = [task for task in tasks if not store.has(task)]
     return Plan(tasks, waiting, sum(store.about(task) is not None for task in waiting))

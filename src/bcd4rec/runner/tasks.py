@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bcd4rec.runner.code import KEY_LENGTH
 
 if TYPE_CHECKING:
-    from bcd4rec.runner.store import Store
+    from bcd4rec.runner.store import TaskStore
 
 
 class Task:
@@ -28,7 +28,7 @@ class Task:
         """For people who watch."""
         return type(self).__name__.lower()
 
-    def make(self, folder: Path, store: "Store") -> None:
+    def make(self, folder: Path, store: "TaskStore") -> None:
         """Write the result into `folder`; what is needed lies in `store`."""
         raise NotImplementedError
 

@@ -110,7 +110,7 @@ class Logged(Protocol):
 
 
 @runtime_checkable
-class Named(Protocol):
+class NamesItems(Protocol):
     """An environment whose items have the ids of a data set; elsewhere the ids are the items' numbers."""
 
     @property
@@ -119,7 +119,7 @@ class Named(Protocol):
 
 def catalogue(environment: Environment) -> Vocabulary:
     """The ids of the items of an environment."""
-    if isinstance(environment, Named):
+    if isinstance(environment, NamesItems):
         return environment.vocabulary
     return Vocabulary(pl.Series("item_id", np.arange(environment.n_items, dtype=np.int64)))
 

@@ -58,7 +58,7 @@ def learned(options: EnvironmentOptions) -> Environment:
 
 
 class Learned:
-    """B learned users; fulfils `Environment`, `Opening`, `Logged`, `Named` and `Supported`.
+    """B learned users; fulfils `Environment`, `Opening`, `Logged`, `NamesItems` and `Supported`.
 
     All luck is drawn in `reset`, user by user: the n-th item that a user is shown meets the user's n-th number.
     """

@@ -35,7 +35,7 @@ from bcd4rec.sim.environment import (
     describe,
 )
 from bcd4rec.sim.shop_behaviour import ShopBehaviour
-from bcd4rec.sim.shop_catalogue import TASTES, Catalogue, make_catalogue
+from bcd4rec.sim.shop_catalogue import TASTES, ShopCatalogue, make_catalogue
 from bcd4rec.sim.shop_config import PRESETS, ShopConfig, preset
 
 SKIP, CLICK, BUY = (DIGINETICA.code(name) for name in ("skip", "click", "buy"))
@@ -57,7 +57,7 @@ class Shop:
 
     def __init__(self, config: ShopConfig | None = None):
         self.config = config or ShopConfig()
-        self.catalogue: Catalogue = make_catalogue(self.config.catalogue)
+        self.catalogue: ShopCatalogue = make_catalogue(self.config.catalogue)
         self._appeal = 1.0 - self.config.appeal_spread * (1.0 - self.catalogue.rank)  # (A,)
         self._category_edges = np.cumsum(self.catalogue.category_popularity)  # (C,)
         self._length_edges = np.cumsum(length_law(self.config))  # (pages,)

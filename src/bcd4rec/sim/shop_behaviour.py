@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.sim.shop_catalogue import Catalogue
+from bcd4rec.sim.shop_catalogue import ShopCatalogue
 
 
 class BehaviourConfig(Config):
@@ -43,7 +43,7 @@ class BehaviourConfig(Config):
 class ShopBehaviour:
     """Scores are the logarithms of w, so that a softmax at temperature 1 draws by w; `slates` does so faster."""
 
-    def __init__(self, catalogue: Catalogue, config: BehaviourConfig | None = None):
+    def __init__(self, catalogue: ShopCatalogue, config: BehaviourConfig | None = None):
         self.config = config or BehaviourConfig()
         self._popularity = catalogue.popularity
         self._covisits = covisits(catalogue, self.config)
@@ -127,7 +127,7 @@ def _find(edges: Doubles, draws: Doubles) -> NDArray[np.intp]:
     return np.minimum(np.searchsorted(edges, draws, "right"), len(edges) - 1)
 
 
-def covisits(catalogue: Catalogue, config: BehaviourConfig) -> csr_array:
+def covisits(catalogue: ShopCatalogue, config: BehaviourConfig) -> csr_array:
     """(A, A) by row: what the other items are that the visitors of an item look at, as shares that sum to 1."""
     rows, columns, shares = [], [], []
     for category in range(len(catalogue.related)):
@@ -146,5 +146,5 @@ def covisits(catalogue: Catalogue, config: BehaviourConfig) -> csr_array:
     return table
 
 
-def _members(catalogue: Catalogue, category: int) -> IntArray:
+def _members(catalogue: ShopCatalogue, category: int) -> IntArray:
     return catalogue.by_category[catalogue.offsets[category] : catalogue.offsets[category + 1]]

@@ -13,7 +13,7 @@ TASTES = 2  # axes of taste: price and style
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class ShopCatalogue:
     """A items in C categories. Items are numbered at random, so that a number tells nothing about its item."""
 
     categories: IntArray  # (A,) the category of each item, from 0
@@ -34,7 +34,7 @@ class Catalogue:
         return np.asarray(np.bincount(self.categories, self.popularity, len(self.related)), np.float64)
 
 
-def make_catalogue(config: CatalogueConfig) -> Catalogue:
+def make_catalogue(config: CatalogueConfig) -> ShopCatalogue:
     rng = generator(config.seed, "shop", "catalogue")
     sizes = category_sizes(config)
     categories = rng.permutation(np.repeat(np.arange(config.categories, dtype=np.int32), sizes))
@@ -45,7 +45,7 @@ def make_catalogue(config: CatalogueConfig) -> Catalogue:
     ring = rng.permutation(config.categories).astype(np.int32)  # the next one of a random ring is the related one
     related = np.empty_like(ring)
     related[ring] = np.roll(ring, -1)
-    return Catalogue(
+    return ShopCatalogue(
         categories=categories,
         popularity=popularity / popularity.sum(),
         rank=ndtr(normal),

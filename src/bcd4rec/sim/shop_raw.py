@@ -16,7 +16,7 @@ from pydantic import Field
 from bcd4rec.config import Config
 from bcd4rec.data.origin import Origin
 from bcd4rec.seeding import generator
-from bcd4rec.sim.shop_catalogue import Catalogue
+from bcd4rec.sim.shop_catalogue import ShopCatalogue
 from bcd4rec.sim.traffic import Day
 
 QUERIES, CLICKS, VIEWS, PURCHASES = (
@@ -53,7 +53,7 @@ class RawWriter:
     def __init__(
         self,
         folder: Path,
-        catalogue: Catalogue,
+        catalogue: ShopCatalogue,
         seed: int,
         config: RawConfig | None = None,
         origin: Origin | None = None,
@@ -177,14 +177,14 @@ class RawWriter:
         self.counts[name] += len(rows)
 
 
-def products(catalogue: Catalogue, names: list[str]) -> pl.DataFrame:
+def products(catalogue: ShopCatalogue, names: list[str]) -> pl.DataFrame:
     """The price is the first axis of taste, in powers of two."""
     price = np.clip(np.round(9.0 + 1.5 * catalogue.places[:, 0]), 0, 20).astype(np.int64)
     rows: dict[str, Any] = {"itemId": np.arange(len(names)), "pricelog2": price, "product.name.tokens": names}
     return pl.DataFrame(rows)
 
 
-def product_names(catalogue: Catalogue) -> list[str]:
+def product_names(catalogue: ShopCatalogue) -> list[str]:
     """Words as numbers: the first is that of the category, the others are the item's own."""
     rng = generator(0, "raw", "names")  # of the catalogue, not of the users
     words = rng.integers(len(catalogue.related) + 1, WORDS, (len(catalogue.categories), 4))

@@ -12,7 +12,7 @@ from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, Table, collect, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import COLUMNS, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
 from bcd4rec.errors import InputError
 
 SHORT = {
@@ -110,7 +110,7 @@ class ColumnsReader(Reader):
     def _lists(self) -> bool:
         return "items" in self.map
 
-    def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> Table:
+    def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> RawTable:
         table = scan(file, self.kind, **self.scanning)
         for name, own in self.map.items():
             if own not in table.columns:
@@ -135,13 +135,13 @@ class ColumnsReader(Reader):
         table = self._first_category(replace(picked, own_names={**picked.own_names, **table.own_names}))
         return self._answered(table, reading) if self.responses else table
 
-    def _first_category(self, table: Table) -> Table:
+    def _first_category(self, table: RawTable) -> RawTable:
         if not self.category_separator or "category" not in table.columns:
             return table
         first = pl.col("category").cast(pl.String).str.split(self.category_separator).list.first().str.strip_chars()
         return replace(table, frame=table.frame.with_columns(first.alias("category")))
 
-    def _answered(self, table: Table, reading: Reading) -> Table:
+    def _answered(self, table: RawTable, reading: Reading) -> RawTable:
         """The table with its response values translated, without those that a rule drops, organic ones marked."""
         value = pl.col("response").cast(pl.String)
         counts = collect(table, table.frame.group_by(value).len()).drop_nulls().sort("len", "response")[::-1]
@@ -173,7 +173,7 @@ class ColumnsReader(Reader):
         return replace(table, frame=kept.with_columns(translated), columns=columns)
 
 
-def _one_step(table: Table, own_names: dict[str, str]) -> Table:
+def _one_step(table: RawTable, own_names: dict[str, str]) -> RawTable:
     """Where each slate is a session of its own, nothing comes before or after it, and no time is needed."""
     if {"timestamp", "step"} & set(own_names) or own_names.get("session_id") != own_names.get("request_id"):
         return table

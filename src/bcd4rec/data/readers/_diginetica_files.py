@@ -6,7 +6,7 @@ import polars as pl
 
 from bcd4rec.data.readers._raw import NO_ID, open_raw, read_typed
 from bcd4rec.data.readers.reader import Reading
-from bcd4rec.data.tables import ROW, Table, scan
+from bcd4rec.data.tables import ROW, RawTable, scan
 from bcd4rec.errors import InputError
 
 NAMES = {
@@ -99,7 +99,7 @@ class Folder:
         return "session_id" in scan(self.path("views"), "csv", ";").columns
 
     def _rows(self, name: str, kinds: dict[str, str]) -> pl.DataFrame:
-        table: Table = open_raw(self.path(name), kinds, self._reading, ";")
+        table: RawTable = open_raw(self.path(name), kinds, self._reading, ";")
         rows = read_typed(table, kinds)
         self._reading.read[name] = rows.height
         return rows

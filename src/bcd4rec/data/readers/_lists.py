@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from bcd4rec.data.origin import Origin
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.sessions import CHUNK_ROWS, Tick
-from bcd4rec.data.tables import ROW, Table, shown
+from bcd4rec.data.tables import ROW, RawTable, shown
 from bcd4rec.errors import InputError
 
 CUTS = ("none", "last_touched")
@@ -73,7 +73,9 @@ def chunks_of_sessions(sessions: pl.DataFrame) -> pl.DataFrame:
     return sessions.with_columns((before // CHUNK_ROWS).cast(pl.UInt32).alias("chunk"))
 
 
-def chunked(table: Table, columns: list[pl.Expr], keyed: pl.DataFrame, on: str, spool: Path) -> Iterator[pl.DataFrame]:
+def chunked(
+    table: RawTable, columns: list[pl.Expr], keyed: pl.DataFrame, on: str, spool: Path
+) -> Iterator[pl.DataFrame]:
     """The rows of a file that `keyed` knows (by the column `on`), joined with it, chunk by chunk in one pass."""
     joined = table.frame.select(columns).join(keyed.lazy(), on=on, how="inner")
     folder = spool / "chunks"

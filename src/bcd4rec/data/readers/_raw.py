@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from bcd4rec.data.readers.reader import Reading
-from bcd4rec.data.tables import ROW, Table, collect, read_through, refuse_cut_short, refuse_twice, scan, shown
+from bcd4rec.data.tables import ROW, RawTable, collect, read_through, refuse_cut_short, refuse_twice, scan, shown
 from bcd4rec.errors import InputError
 
 NA = "NA"
@@ -24,7 +24,7 @@ KINDS = {
 }
 
 
-def open_raw(path: Path, columns: Iterable[str], reading: Reading, separator: str = ",") -> Table:
+def open_raw(path: Path, columns: Iterable[str], reading: Reading, separator: str = ",") -> RawTable:
     """A raw file that has the columns it needs and is whole, as far as one can see."""
     if not path.is_file():
         raise InputError(f"{path} is missing; expected a table with {', '.join(columns)}.")
@@ -61,7 +61,7 @@ def typed(name: str, kind: str) -> pl.Expr:
     return number.alias(name)
 
 
-def read_typed(table: Table, kinds: dict[str, str], *more: pl.Expr) -> pl.DataFrame:
+def read_typed(table: RawTable, kinds: dict[str, str], *more: pl.Expr) -> pl.DataFrame:
     """The columns of `kinds` and `more` in memory; the first value that cannot be typed is refused with its row."""
     frame = collect(table, table.frame.select(ROW, *(typed(name, kind) for name, kind in kinds.items()), *more))
     for name, kind in kinds.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from bcd4rec.data.readers.reader import Reading
-from bcd4rec.data.tables import ROW, Table, collect, shown
+from bcd4rec.data.tables import ROW, RawTable, collect, shown
 from bcd4rec.errors import InputError
 
 TOUCHES = ("clicked", "bought")
@@ -24,7 +24,7 @@ class SlateColumns:
     separator: str  # between two pieces of a text; empty for any of the usual ones
     mark: str  # between an item and its response, as in N1-0; empty for none
 
-    def unrolled(self, table: Table, number: int, seen: set[object], reading: Reading) -> Table:
+    def unrolled(self, table: RawTable, number: int, seen: set[object], reading: Reading) -> RawTable:
         """One row per shown item, and before the first slate of a session what its history holds, as organic clicks.
 
         `number` is the place of the file among others; `seen` are the sessions of those before it, and grows.
@@ -42,11 +42,11 @@ class SlateColumns:
         columns = tuple(name for name in kept if name in rows.collect_schema())
         names = {"item_id": self.map["items"]} | ({"response": self.map["items"]} if self.mark else {})
         own = names | {name: own for name, own in self.map.items() if name not in LISTS}
-        return Table(
+        return RawTable(
             table.path, rows.select(pl.col("row").alias(ROW), *columns), columns, table.text, table.separator, own
         )
 
-    def _lists(self, table: Table, number: int) -> pl.LazyFrame:
+    def _lists(self, table: RawTable, number: int) -> pl.LazyFrame:
         """`row`, the scalars as they are, and lists; `new` is false where an item stands in its slate twice."""
         schema = table.frame.collect_schema()
         columns = [pl.col(ROW).alias("row")]
@@ -85,7 +85,7 @@ class SlateColumns:
             return pieces.list.eval(pl.element().filter(pl.element() != "")).fill_null([])
         return column.cast(pl.String).str.extract_all(PIECE).fill_null([])
 
-    def _refuse_other_lengths(self, table: Table, frame: pl.LazyFrame) -> None:
+    def _refuse_other_lengths(self, table: RawTable, frame: pl.LazyFrame) -> None:
         count = pl.col("items").list.len()
         for name in PARALLEL:
             if name in self.map:
@@ -100,7 +100,7 @@ class SlateColumns:
                 where = f"{table.path}, row {row}, column {self.map['items']} (items)"
                 raise InputError(f"{where}: found {shown(items)}, expected items such as N1{self.mark}0.")
 
-    def _count(self, table: Table, frame: pl.LazyFrame, reading: Reading) -> None:
+    def _count(self, table: RawTable, frame: pl.LazyFrame, reading: Reading) -> None:
         count = pl.col("items").list.len()
         queries = {
             "slates": pl.len(),
@@ -119,7 +119,7 @@ class SlateColumns:
         for why, number in found.items():
             reading.drop(why, number)
 
-    def _with_history(self, table: Table, frame: pl.LazyFrame, seen: set[object]) -> pl.LazyFrame:
+    def _with_history(self, table: RawTable, frame: pl.LazyFrame, seen: set[object]) -> pl.LazyFrame:
         """The lists with the history in front of them in the first row of each session, marked as organic."""
         first = collect(table, frame.group_by("session_id").agg(pl.col("row").min()))
         new = first.filter(pl.Series([session not in seen for session in first["session_id"]], dtype=pl.Boolean))

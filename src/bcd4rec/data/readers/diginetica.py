@@ -12,7 +12,7 @@ from bcd4rec.data.readers._lists import ListReader, chunked, chunks_of_sessions,
 from bcd4rec.data.readers._raw import NO_ID, open_raw, read_typed, typed
 from bcd4rec.data.readers.reader import READERS, Reading
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, Tick, no_tick
-from bcd4rec.data.tables import ROW, Table
+from bcd4rec.data.tables import ROW, RawTable
 from bcd4rec.errors import InputError
 
 MILLISECONDS_PER_DAY = MICROSECONDS_PER_DAY // 1000
@@ -79,7 +79,7 @@ class DigineticaReader(ListReader):
         return reading
 
     def _lists(
-        self, folder: Folder, table: Table, queries: pl.DataFrame, spool: Path, tick: Tick, reading: Reading
+        self, folder: Folder, table: RawTable, queries: pl.DataFrame, spool: Path, tick: Tick, reading: Reading
     ) -> Iterator[pl.DataFrame]:
         """The places of the lists: list (the query), session_id, item_id, position, clicked, and the times."""
         clicks = self._clicks(folder, queries, reading)
@@ -106,7 +106,7 @@ class DigineticaReader(ListReader):
             yield rows if self.purchase == "every" else rows.pipe(bought_once)
         self._drop_or_refuse("purchases of items that were not shown before", purchases.height - sold, reading)
 
-    def _queries(self, table: Table, reading: Reading) -> pl.DataFrame:
+    def _queries(self, table: RawTable, reading: Reading) -> pl.DataFrame:
         """list (the query), session_id, timeframe, eventdate, weight (its length)."""
         length = pl.col("items").str.count_matches(",", literal=True).fill_null(0).cast(pl.Int64) + 1
         queries = read_typed(table, QUERY_COLUMNS, pl.when(pl.col("items").is_not_null()).then(length).alias("weight"))

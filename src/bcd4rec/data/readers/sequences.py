@@ -11,7 +11,7 @@ from bcd4rec.data.readers.reader import READERS, Reader, Reading
 from bcd4rec.data.schema import Log, LogOptions
 from bcd4rec.data.sequences import refuse_other_than_lists
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import ROW, Table, collect, scan
+from bcd4rec.data.tables import ROW, RawTable, collect, scan
 from bcd4rec.errors import InputError
 
 LINE = "line"
@@ -55,20 +55,20 @@ class SequencesReader(Reader):
                 pl.lit("click").alias("response"),
             )
         )
-        table = Table(raw, rows, ("session_id", "item_id", "step", "response"), lists.text)
+        table = RawTable(raw, rows, ("session_id", "item_id", "step", "response"), lists.text)
         log, every = Log(raw, LogOptions(string_ids=self.string_ids), [table]), spool / "all-items.parquet"
         write_canonical(log, out if self.min_support == 1 else every, reading, tick)
         if self.min_support > 1:
             drop_rare(every, out, self.min_support, reading)
         return reading
 
-    def _parquet(self, raw: Path) -> Table:
+    def _parquet(self, raw: Path) -> RawTable:
         table = scan(raw, "parquet")
         refuse_other_than_lists(raw, table.frame.drop(ROW).collect_schema(), [self.column], [self.column])
         lists = pl.col(self.column).fill_null([])
-        return Table(raw, table.frame.select(pl.col(ROW).alias("row"), lists.alias("items")), (), False)
+        return RawTable(raw, table.frame.select(pl.col(ROW).alias("row"), lists.alias("items")), (), False)
 
-    def _lines(self, raw: Path) -> Table:
+    def _lines(self, raw: Path) -> RawTable:
         """Items stand between blanks, commas or semicolons."""
         first_line(raw)
         with raw.open("rb") as file:
@@ -79,9 +79,9 @@ class SequencesReader(Reader):
                     raise InputError(f"{raw}, line {number} is not UTF-8; save the file as UTF-8.") from None
         lines = pl.scan_lines(raw, name=LINE, row_index_name="row", row_index_offset=1)
         items = pl.col(LINE).str.strip_prefix("\ufeff").str.extract_all(r"[^\s,;]+")
-        return Table(raw, lines.select("row", items.alias("items")), (), True)
+        return RawTable(raw, lines.select("row", items.alias("items")), (), True)
 
-    def _counted(self, lists: Table, reading: Reading) -> Table:
+    def _counted(self, lists: RawTable, reading: Reading) -> RawTable:
         """Without nulls in lists and without short sessions, which are counted."""
         length, full = pl.col("items").list.len(), pl.col("items").list.drop_nulls()
         counts = collect(
@@ -99,4 +99,4 @@ class SequencesReader(Reader):
         if counts["sessions"] == counts["short"]:
             raise InputError(f"{lists.path} holds no session of {self.min_length} or more items.")
         kept = lists.frame.with_columns(full).filter(pl.col("items").list.len() >= self.min_length)
-        return Table(lists.path, kept, (), lists.text)
+        return RawTable(lists.path, kept, (), lists.text)

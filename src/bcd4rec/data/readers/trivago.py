@@ -9,7 +9,7 @@ from bcd4rec.data.readers._lists import ListReader, chunked, chunks_of_sessions,
 from bcd4rec.data.readers._raw import open_raw, read_typed, typed
 from bcd4rec.data.readers.reader import READERS, Reading
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import ROW, Table
+from bcd4rec.data.tables import ROW, RawTable
 from bcd4rec.errors import InputError
 
 COLUMNS = ("session_id", "timestamp", "step", "action_type", "reference", "impressions")
@@ -36,7 +36,7 @@ class TrivagoReader(ListReader):
         write_log(self, parts, out, spool, reading)
         return reading
 
-    def _impressions(self, table: Table, spool: Path, tick: Tick, reading: Reading) -> Iterator[pl.DataFrame]:
+    def _impressions(self, table: RawTable, spool: Path, tick: Tick, reading: Reading) -> Iterator[pl.DataFrame]:
         tick("reading sessions", 0.0)
         sessions = self._sessions(table, reading)
         kinds = {"timestamp": "seconds", "step": "id"}
@@ -52,7 +52,7 @@ class TrivagoReader(ListReader):
             rows = rows.sort("start", "session_id", "request_id", "position")
             yield cities.of(rows) if cities else rows
 
-    def _sessions(self, table: Table, reading: Reading) -> pl.DataFrame:
+    def _sessions(self, table: RawTable, reading: Reading) -> pl.DataFrame:
         """session_id, start, chunk of the sessions with a clickout; all others show nothing."""
         length = pl.col("impressions").cast(pl.String).str.count_matches("|", literal=True).fill_null(0) + 1
         clickout = pl.col("action_type") == CLICKOUT

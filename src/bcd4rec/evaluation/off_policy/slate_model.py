@@ -23,10 +23,11 @@ from scipy.special import expit
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.knowledge import folds
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.evaluation.off_policy.decisions import Doubles, Index
 from bcd4rec.models.evidence import summary
-from bcd4rec.models.response_regression import PLACES, Notify, ResponseModel, Sample, fit_response, quiet, slates
+from bcd4rec.models.response_regression import PLACES, ResponseModel, Sample, fit_response, slates
 from bcd4rec.seeding import generator
 
 FOLDS = 2
@@ -131,9 +132,9 @@ def expected_outcomes(reached: Doubles, responses: Responses) -> Doubles:
     return np.stack([*(by_name[name] for name in responses.positive), np.asarray(total)], axis=1)
 
 
-def fit_slate_model(dataset: Dataset, seed: int, notify: Notify = quiet) -> SlateModel:
+def fit_slate_model(dataset: Dataset, seed: int, tick: Tick = no_tick) -> SlateModel:
     """From the train split; places and slopes on evidence from other sessions than the slates' own."""
-    response, sample = fit_response(dataset, seed, notify)
+    response, sample = fit_response(dataset, seed, tick)
     order = sorted(dataset.responses.names, key=lambda name: dataset.responses.rewards[name])
     row, groups = _slate_table(sample.transitions)
     shown = row >= 0
@@ -182,7 +183,7 @@ class CrossFitted:
         return found
 
 
-def cross_fit(dataset: Dataset, seed: int, count: int = FOLDS, notify: Notify = quiet) -> CrossFitted:
+def cross_fit(dataset: Dataset, seed: int, count: int = FOLDS, tick: Tick = no_tick) -> CrossFitted:
     """Over all sessions of the data set, whatever split they are in."""
     fold = np.zeros(len(dataset.sessions), np.int64)
     models = []
@@ -190,5 +191,5 @@ def cross_fit(dataset: Dataset, seed: int, count: int = FOLDS, notify: Notify = 
         fold[left_out] = number
         part = dataset.sessions.with_columns(split=pl.Series(np.where(left_out, "judged", "train")))
         others = Dataset(dataset.manifest, dataset.items, part, dataset.frame, dataset.states)
-        models.append(fit_slate_model(others, seed + number, notify))
+        models.append(fit_slate_model(others, seed + number, tick))
     return CrossFitted(fold, models)

@@ -12,11 +12,11 @@ from bcd4rec.evaluation.summary import summarise
 from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.policies.slates import SlateRule
-from bcd4rec.runner.store import Store
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.belief import Believed
-from bcd4rec.sim.environment import Environment
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import as_candidates, policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop
@@ -28,14 +28,14 @@ RANKS = 1000  # how much of a popularity curve is kept
 
 
 @dataclass(frozen=True)
-class Met(Task):
+class EvaluationRun(Task):
     """A policy and fresh users: per session, how often each item was shown, and a handful of numbers.
 
-    `world` is a learned user, or the log whose true users are known. `player` is random, oracle, behaviour, on RecSim
-    filter (see `sim.belief`), or what was trained.
+    `world` is a learned user, the log whose true users are known, or the name of an environment. `player` is random,
+    oracle, behaviour, on RecSim filter (see `sim.belief`), or what was trained.
     """
 
-    world: User | RecSimLog | ShopLog
+    world: User | RecSimLog | ShopLog | str
     player: str | Trained | TrainedOnline
     users: int
     seed: int
@@ -45,22 +45,25 @@ class Met(Task):
     @property
     def label(self) -> str:
         who = self.player if isinstance(self.player, str) else self.player.label
-        place = self.world.label if isinstance(self.world, User) else f"true users of {self.world.name}"
+        world = self.world
+        place = world.label if isinstance(world, User) else f"true users of {getattr(world, 'name', world)}"
         return f"{who} meets {place}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         environment = self._environment(store)
         name = self.player if isinstance(self.player, str) else self.player.label
         _write(folder, name, self._play(environment, store), environment, self.seed)
 
-    def _environment(self, store: Store) -> Environment:
+    def _environment(self, store: TaskStore) -> Environment:
         if isinstance(self.world, User):
             return learned_user(self.world, store)
+        if isinstance(self.world, str):
+            return ENVIRONMENTS[self.world](EnvironmentOptions())
         if isinstance(self.world, RecSimLog):
             return Believed() if self.player == "filter" else InterestEvolution()
         return Shop()
 
-    def _play(self, environment: Environment, store: Store) -> pl.DataFrame:
+    def _play(self, environment: Environment, store: TaskStore) -> pl.DataFrame:
         fresh = stream_seed(self.seed, "evaluation")
         if self.player == "behaviour" and isinstance(self.world, RecSimLog):
             return self.world.behaviour(self.users, fresh, store)
@@ -70,7 +73,7 @@ class Met(Task):
 
 
 @dataclass(frozen=True)
-class MetSeeing(Task):
+class ObservingEvaluationRun(Task):
     """The paper's online agent of RecSim, learning from rounds of users whose interests it sees, and fresh users."""
 
     world: RecSimLog
@@ -85,7 +88,7 @@ class MetSeeing(Task):
     def label(self) -> str:
         return f"online IQN that sees interests meets users of {self.world.name}, seed {self.seed}"
 
-    def make(self, folder: Path, store: Store) -> None:
+    def make(self, folder: Path, store: TaskStore) -> None:
         environment = InterestEvolution()
         config = OnlineConfig(rounds=self.rounds, users=self.round_users)
         rule = SlateRule(after_skip="exclude", unavailable=environment.unavailable)
@@ -119,4 +122,4 @@ def _categories(folder: Path, log: pl.DataFrame, environment: Environment) -> fl
     return category_accuracy(log, first)
 
 
-Meeting = Met | MetSeeing
+AnyEvaluationRun = EvaluationRun | ObservingEvaluationRun
