@@ -61,9 +61,10 @@ def knobs(method: str, settings: Mapping[str, Any] | None = None) -> dict[str, K
     model's; what `settings` say is not searched."""
     if method not in AGENTS:
         raise InputError(f"The grid is for agents, found {method!r}; expected one of {', '.join(AGENTS)}.")
+    from bcd4rec.agents.q_learning import parse_q_learning
     from bcd4rec.models.encoder import ENCODERS
 
-    config = AGENTS[method].parse(dict(settings or {}), f"{method} --set")
+    config = parse_q_learning(method, dict(settings or {}), f"{method} --set")
     grid = {"learning_rate": Knob((0.0003, 0.001, 0.003), 0.003, 0.003)}
     if config.head != "expected":
         grid["quantiles"] = Knob((5, 7, 10), 5, 10 if config.head == "implicit" else 5)
