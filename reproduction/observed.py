@@ -14,8 +14,8 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from bcd4rec.agents.agent import AGENTS, Batch
-from bcd4rec.agents.q_learning import QLearningConfig, seeded
+from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.q_learning import QLearningConfig, parse_q_learning, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
@@ -142,9 +142,7 @@ def _learn(
     seed: int,
 ) -> ObservingNetwork:
     # What it sees of a user is no session that evidence could be counted in.
-    config = AGENTS[online.method].parse({"evidence": False} | settings, f"{online.method} --set")
-    if not isinstance(config, QLearningConfig):
-        raise InputError(f"Only agents that learn values can see interests, found {online.method}; take iqn.")
+    config = parse_q_learning(online.method, {"evidence": False} | settings, f"{online.method} --set")
     categories = np.eye(environment.config.categories, dtype=np.float32)[environment.categories]
     with seeded(seed, "network"):
         network = ObservingNetwork(categories, seen, config)

@@ -140,3 +140,21 @@ def test_tables_and_help_texts_know_every_agent():
     assert all(AGENTS[name].__doc__ for name in AGENTS.names())
     page = (Path(__file__).parents[1] / "docs" / "agents.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in AGENTS.names())
+
+
+EMBEDDINGS = {"evidence": False, "dimension": 6, "pretraining": "none", "encoder": "meanpool"}
+
+
+@pytest.mark.parametrize("form", [{}, EMBEDDINGS], ids=["evidence", "embeddings"])
+def test_the_example_of_the_documentation_is_an_agent(form, monkeypatch):
+    """One file more, and nothing else: it trains under the command's own function and is searched like the others."""
+    page = (Path(__file__).parents[1] / "docs" / "agents.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    AGENTS.names()
+    monkeypatch.setattr(AGENTS, "_parts", dict(AGENTS._parts))
+    exec(compile(code, "boltzmann.py", "exec"), {"__name__": "boltzmann"})  # noqa: S102 (our own page)
+    assert code.count("\n") <= 50
+    fitted = fit("boltzmann", log(), QUICK | form)
+    assert fitted.about["config"]["warmth"] == 0.1
+    assert ("search" in fitted.about) == (not form)
+    assert (np.ptp(fitted.policy.scores(some_states()), axis=1) > 0).all()

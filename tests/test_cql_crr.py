@@ -105,6 +105,9 @@ class PlainConservative(Plain):
 
     def loss(self, rows: np.ndarray, step: int, behaviour: np.ndarray | None) -> Tensor:
         total = super().loss(rows, step, behaviour)
+        factors = [self.factors(self.online, tau) for tau in self.fractions()]
+        first = sum(self.online["weights"][0] * scale[0] + added[0] for scale, added in factors) / len(factors)
+        total = total + self.config.shrink * self.count() / 4 * (first - 1) ** 2
         for row in rows:
             values = self.means(self.online, row)
             gap = conservative_by_loops(values, values[0])
@@ -153,7 +156,8 @@ class PlainActor(PlainConservative):
             for row in rows
         ]
         loss = weighted_by_loops(cases, self.config.temperature, self.config.most)
-        pull = (self.actor["weights"][1:] ** 2).sum() / self.spread_found**2
+        weights = self.actor["weights"]
+        pull = ((weights[1:] ** 2).sum() + (weights[0] - 1) ** 2) / self.spread_found**2
         loss = loss + self.config.shrink / 4 * pull
         mine = {"weights": self.actor["weights"]}
         descend(mine, self.moments_of_actor, loss, self.config, step)

@@ -10,6 +10,7 @@ from bcd4rec.agents.evidence_agent import EvidenceAgent
 from bcd4rec.agents.q_learning import QLearner, QLearningConfig
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.losses import conservative
+from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import HeadName
 
 
@@ -40,7 +41,8 @@ class Conservative(QLearner[Any]):
 
 
 class ConservativeOverEvidence(Conservative, EvidenceAgent):
-    pass
+    def pull(self, network: EvidenceNetwork) -> Tensor:
+        return network.distance()
 
 
 class ConservativeOverEmbeddings(Conservative, QuantileAgent):

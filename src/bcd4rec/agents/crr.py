@@ -71,8 +71,8 @@ class Actor(QLearner[Any]):
         self._descend(loss + self.held_back(), self.actor_optimiser)
 
     def held_back(self) -> Tensor | float:
-        """Shrinking, in units of logits."""
-        return self.config.shrink / 4 * self.pull(self.actor) / self.softness**2 if self.config.evidence else 0.0
+        """What draws the actor to where it starts."""
+        return 0.0
 
     def choose(self, values: Tensor, step: int) -> Tensor:
         """Drawn from π, by the Gumbel trick."""
@@ -92,6 +92,10 @@ class ActorOverEvidence(Actor, EvidenceAgent):
     @property
     def chooser(self) -> Any:
         return self.actor
+
+    def held_back(self) -> Tensor:
+        """Shrinking, in units of logits."""
+        return self.config.shrink / 4 * self.actor.distance() / self.softness**2
 
     def spread(self) -> float:
         possible = self.material.possible

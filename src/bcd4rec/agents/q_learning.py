@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from bcd4rec.agents.agent import Agent, AgentConfig, Batch, Material, Notify, Update, silent
+from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig, Batch, Material, Notify, Update, silent
 from bcd4rec.agents.presets import PRESETS
 from bcd4rec.constraint import Form
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.states import IntArray
+from bcd4rec.errors import InputError
 from bcd4rec.losses import quantile_huber
 from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
@@ -204,6 +205,14 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
             f"try a smaller learning_rate (now {self.learning_rate:g}), a larger beta (now {self.beta:g}) "
             f"or a slower target (target={self.target})"
         )
+
+
+def parse_q_learning(agent: str, settings: dict[str, Any], source: str) -> QLearningConfig:
+    """The settings of an agent that is Q-learning, for those who ask for its heads and networks."""
+    config = AGENTS[agent].parse(settings, source)
+    if not isinstance(config, QLearningConfig):
+        raise InputError(f"{source}: {agent} is no Q-learning, and this is made for agents that are.")
+    return config
 
 
 Network = TypeVar("Network", EvidenceNetwork, QNetwork)

@@ -56,3 +56,10 @@ class EvidenceNetwork(nn.Module):
     def surplus(self) -> Tensor:
         """How far what ranks items has gone from the response model."""
         return self.preferences()[1:].square().sum()
+
+    def distance(self) -> Tensor:
+        """As `surplus`, and how far the weight of the expected reward has gone from 1.
+
+        For losses that tell logged actions from others: where rewards are rare they would turn that weight around.
+        """
+        return self.surplus() + (self.preferences()[0] - 1).square()
