@@ -44,7 +44,7 @@ def test_every_command(tmp_path: Path) -> None:
 
 
 def test_the_mapping_on_the_command_line_is_the_one_in_the_file(tmp_path: Path) -> None:
-    (args,) = [args for args, error in commands() if args[0] == "check" and not error and "--map" in args]
+    (args,) = [args for args, error in commands() if args[0] == "check" and not error and "--responses" in args]
     file = PROJECT / "examples" / "visits.csv"
     for number, options in enumerate([args[2:], ["--map", PROJECT / "examples" / "visits.toml"]]):
         out = tmp_path / f"{number}.parquet"
