@@ -44,6 +44,8 @@ GOOD = LogCounts(
     inverse_propensities=12_000 * 40.0,
     certain=300,
     slates_of_one_place=100,
+    late=2400,
+    late_unknown=100,
     clock=LogPeriod(first=40 * YEAR, last=41 * YEAR, now=50 * YEAR, early=0),
 )
 
@@ -90,6 +92,7 @@ def test_a_good_log_gets_no_warning() -> None:
         ("no positions", {"without_position": 0}, {"without_position": 7}, 7, "7 impressions in slates"),
         ("few sessions", {"sessions": 20}, {"sessions": 19, "sessions_of_one_slate": 2}, 19, "the log has 19 sessions"),
         ("one position", {"slates_of_one_place": 999}, {"slates_of_one_place": 1000}, 1000, "in 1,000 of 2,000 slates"),
+        ("new items", {"late_unknown": 480}, {"late_unknown": 504}, 0.21, "21 % of the impressions of the last fifth"),
         ("certain propensities", {"certain": 11_999}, {"certain": 12_000}, 12_000, "all 12,000 propensities are 1"),
         (
             "small propensities",
@@ -223,6 +226,12 @@ def test_the_counts_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pytes
     assert found.certain == sum(one == 1 for one in known) > 0
     places = [{row["position"] for row in slate} for slate in several]
     assert found.slates_of_one_place == sum(len(one) == 1 and None not in one for one in places) > 0
+    starts = {session: min(row["timestamp"] for row in rows if row["session_id"] == session) for session in every}
+    late = sorted(every, key=lambda session: (starts[session], session))[len(every) - len(every) // 5 :]
+    early_items = {row["item_id"] for row in shown if row["session_id"] not in late}
+    of_late = [row for row in shown if row["session_id"] in late]
+    assert found.late == len(of_late)
+    assert found.late_unknown == sum(row["item_id"] not in early_items for row in of_late)
     assert found.clock is not None
     assert (found.clock.first, found.clock.last) == (0, max(row["timestamp"] for row in rows) * 1_000_000)
     assert found.clock.early == len(every)
@@ -248,4 +257,4 @@ def test_warnings_are_told_in_words_and_in_json(tmp_path: Path) -> None:
     assert told["ok"] is True
     assert {"organic skips", "no positions"} <= {one["kind"] for one in told["warnings"]}
     assert all(one["message"] in " ".join(done.stderr.split()) for one in told["warnings"])
-    assert len(RULES) == 16
+    assert len(RULES) == 17

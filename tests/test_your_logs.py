@@ -31,7 +31,7 @@ def test_the_page_shows_the_head_of_the_file() -> None:
 def test_every_command(tmp_path: Path) -> None:
     shutil.copytree(PROJECT / "examples", tmp_path / "examples")
     found = commands()
-    assert len(found) == 7
+    assert len(found) == 13
     for args, error in found:
         done = run(*args, cwd=tmp_path)
         assert done.returncode == (2 if error else 0), (args, done.stderr)
@@ -40,11 +40,11 @@ def test_every_command(tmp_path: Path) -> None:
     log = pl.read_parquet(tmp_path / "visits.parquet")
     assert log.columns == ["session_id", "item_id", "response", "request_id", "position", "category", "timestamp"]
     assert dict(log["response"].value_counts().iter_rows()) == {"skip": 538, "click": 124, "buy": 26}
-    assert {"visits", "policy", "visits.parquet", "examples"} == {path.name for path in tmp_path.iterdir()}
+    assert {"visits", "policy", "visits.parquet", "examples", "shop"} == {path.name for path in tmp_path.iterdir()}
 
 
 def test_the_mapping_on_the_command_line_is_the_one_in_the_file(tmp_path: Path) -> None:
-    (args,) = [args for args, error in commands() if args[0] == "check" and not error and "--map" in args]
+    (args,) = [args for args, error in commands() if args[0] == "check" and not error and "--responses" in args]
     file = PROJECT / "examples" / "visits.csv"
     for number, options in enumerate([args[2:], ["--map", PROJECT / "examples" / "visits.toml"]]):
         out = tmp_path / f"{number}.parquet"

@@ -36,7 +36,7 @@ def prepare(
     ] = None,
     items_id: Annotated[
         str | None,
-        typer.Option(help="What the file of --items calls an item's id. Default: as --map does, or item_id."),
+        typer.Option(help="What that file calls an item's id. Default: as --map does, or item_id."),
     ] = None,
     earlier: Annotated[
         int,

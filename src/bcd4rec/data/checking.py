@@ -14,6 +14,7 @@ from bcd4rec.data.schema import BadLog, Log, LogProblem, default_responses, row_
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
 from bcd4rec.data.warnings import EARLY, LONG_SLATE, LogCounts, LogPeriod, Warned, warnings_of
 
+LATE = 5  # one of so many sessions is late
 MOST_PLACES = 1000  # of a slate that are told apart
 
 
@@ -55,6 +56,8 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
     targets, slates, known_propensities = 0, 0, 0
     several = np.zeros(4, np.int64)  # slates of several items, with a positive, rows without position, of one position
     inverse, certain = 0.0, 0
+    begin_late = len(index.sessions) - len(index.sessions) // LATE
+    early, late = np.zeros(len(index.items), np.int64), np.zeros(len(index.items), np.int64)
     by_place = np.zeros((2, MOST_PLACES), np.int64)  # impressions and positive ones of long slates
     positive = [responses.code(name) for name in responses.positive]
     for events in index.chunks(spool, tick=tick):
@@ -75,6 +78,8 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
         some = by_step.filter(pl.col("size") > 1)
         several += [len(some), *(int(some[name].sum()) for name in ("liked", "unplaced", "one_place"))]
         by_place += _by_place(rows, positive)
+        for counts_of, some_rows in ((early, pl.col("session") < begin_late), (late, pl.col("session") >= begin_late)):
+            counts_of += np.bincount(rows.filter(some_rows)["item"], minlength=len(index.items))
         targets += int(by_step["response"].sum())
         slates += len(by_step)
         requests.append(by_step.group_by("session").len()["len"].to_numpy())
@@ -99,6 +104,8 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
         inverse_propensities=inverse,
         certain=certain,
         slates_of_one_place=int(several[3]),
+        late=int(late.sum()),
+        late_unknown=int(late[early == 0].sum()),
         clock=_clock(sessions) if log.clock else None,
     )
     summary = {

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from bcd4rec.artifacts import read_json, write_json
 from bcd4rec.config import Config
+from bcd4rec.data.files import kind_of
 from bcd4rec.data.schema import Log
 
 KEY = "bcd4rec.origin"  # of a Parquet file's metadata
@@ -57,7 +58,7 @@ class Origin(Config):
 
 def origin_of_log(log: Log) -> dict[str, Any] | None:
     """What all files of a log agree on; None where one of them tells nothing or something else."""
-    in_files = [not table.text and table.path.is_file() for table in log.tables]  # a table may be in memory
+    in_files = [table.path.is_file() and kind_of(table.path) == "parquet" for table in log.tables]  # or in memory
     told = [_told(table.path) if there else None for table, there in zip(log.tables, in_files, strict=True)]
     return told[0] if all(one == told[0] for one in told) else None
 

@@ -64,6 +64,8 @@ class LogCounts:
     inverse_propensities: float  # Σ 1 / propensity
     certain: int  # impressions with a propensity of 1
     slates_of_one_place: int  # slates of several items that all have the same position
+    late: int  # impressions of the last fifth of the sessions
+    late_unknown: int  # of those: of items that the sessions before never show
     clock: "LogPeriod | None" = None  # None for a log of steps
 
 
@@ -167,6 +169,14 @@ def clock_units(log: LogCounts) -> Warned | None:
     return Warned("clock units", log.clock.early, f"{told}; {mend}.")
 
 
+def new_items(log: LogCounts) -> Warned | None:
+    share = log.late_unknown / max(log.late, 1)
+    if share <= UNKNOWN_ITEMS:
+        return None
+    told = f"{100 * share:.0f} % of the impressions of the last fifth of the sessions are of items never shown before"
+    return Warned("new items", share, f"{told}; train on a late period, and often, or items come and go too quickly.")
+
+
 def slates_without_positions(log: LogCounts) -> Warned | None:
     if not log.without_position:
         return None
@@ -224,6 +234,7 @@ RULES: tuple[Callable[[LogCounts], Warned | None], ...] = (
     only_clicked_slates,
     sessions_of_one_slate,
     items_shown_once,
+    new_items,
     slates_without_positions,
     one_place,
     positions_without_meaning,

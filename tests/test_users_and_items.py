@@ -1,0 +1,238 @@
+"""Users across sessions, what was asked for, what is shown again, and features of items: each against plain loops."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.preparing import PrepareConfig, shown_again
+from bcd4rec.data.splits import SplitConfig, assign_splits
+from bcd4rec.errors import InputError
+from test_cli import fails, result, works
+
+REWARDS = {"skip": 0, "click": 1, "buy": 5}
+
+
+def log(seed: int = 0, users: int = 9) -> list[dict[str, Any]]:
+    """Sessions of users that overlap in time, some of nobody known, with organic rows."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for session in range(40):
+        user = f"u{rng.integers(users)}" if rng.random() < 0.9 else None
+        time = int(rng.integers(0, 500))
+        for request in range(int(rng.integers(1, 4))):
+            for place, item in enumerate(rng.permutation(12)[: rng.integers(1, 5)]):
+                row = {"session_id": session, "user_id": user, "timestamp": time, "request_id": f"{session}-{request}"}
+                row |= {"position": place, "item_id": int(item), "organic": bool(rng.random() < 0.1)}
+                rows.append(row | {"response": str(rng.choice(list(REWARDS), p=[0.6, 0.3, 0.1]))})
+            time += int(rng.integers(1, 60))
+    return rows
+
+
+def dataset(rows: list[dict[str, Any]], **config: Any) -> Dataset:
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return Dataset.from_frame(frame, REWARDS, PrepareConfig.model_validate(config))
+
+
+# ---- users
+
+
+@given(st.integers(0, 1000), st.sampled_from([0.0, 0.2, 0.5]), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_no_user_is_in_two_splits(seed: int, share: float, users: int) -> None:
+    rng = np.random.default_rng(seed)
+    owner = [None if rng.random() < 0.2 else f"u{rng.integers(users)}" for _ in range(60)]
+    sessions = pl.DataFrame({"session_id": range(60), "user_id": owner}, schema_overrides={"user_id": pl.String})
+    split = assign_splits(sessions, SplitConfig(test=share, validation=0.3), seed, True)[0]
+    of_user: dict[str, set[str]] = {}
+    for user, name in split.select("user_id", "split").iter_rows():
+        if user is not None:
+            of_user.setdefault(user, set()).add(name)
+    assert all(len(names) == 1 for names in of_user.values())
+    units = len(set(owner) - {None}) + owner.count(None)
+    alone = split.with_columns(pl.coalesce("user_id", pl.col("session_id").cast(pl.String)).alias("unit"))
+    assert alone.filter(pl.col("split") == "test")["unit"].n_unique() == round(share * units)
+
+
+def test_splits_without_users_are_as_before() -> None:
+    """The draw of numbers is the same as it was when there were no users."""
+    sessions = pl.DataFrame({"session_id": range(50)})
+    split = assign_splits(sessions, SplitConfig(test=0.2, validation=0.25), 3, True)[0]["split"].to_list()
+    from bcd4rec.seeding import generator
+
+    order = generator(3, "split", "test").permutation(50)
+    train = [row for row in range(50) if order[row] >= 10]
+    chosen = {train[place] for place in generator(3, "split", "validation").permutation(40)[:10]}
+    expected = ["test" if order[row] < 10 else "validation" if row in chosen else "train" for row in range(50)]
+    assert split == expected
+
+
+def test_users_are_counted_and_kept() -> None:
+    rows = log()
+    found = dataset(rows)
+    users = {row["user_id"] for row in rows}
+    assert found.manifest["counts"]["users"] == len(users)
+    assert dict(found.sessions.select("session_id", "user_id").iter_rows()) == {
+        row["session_id"]: row["user_id"] for row in rows
+    }
+    others = dataset([{name: value for name, value in row.items() if name != "user_id"} for row in rows])
+    assert "users" not in others.manifest["counts"]
+    assert others.frame.drop("session").equals(found.frame.drop("session"))
+
+
+def test_a_session_of_two_users_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("s,u,n,i,r\n1,a,0,x,skip\n1,b,1,y,click\n")
+    words = fails("check", tmp_path / "a.csv", "--map", "session=s,user=u,step=n,item=i,response=r")
+    assert "column u (user_id): found session 1 with the users 'a' and 'b', expected one user per session" in words
+
+
+# ---- earlier sessions
+
+
+@pytest.mark.parametrize("most", [1, 3, 50])
+def test_earlier_sessions_open_a_session(most: int) -> None:
+    rows = log(1)
+    found = dataset(rows, earlier=most)
+    start: dict[int, int] = {}
+    for row in rows:
+        start[row["session_id"]] = min(start.get(row["session_id"], row["timestamp"]), row["timestamp"])
+    ids = found.items["item_id"].to_list()
+    opened = 0
+    for number, (session, user, organic, count) in enumerate(
+        found.sessions.select("session_id", "user_id", "organic", "rows").iter_rows()
+    ):
+        liked = [
+            (row["timestamp"], place, row["item_id"], row["response"])
+            for place, row in enumerate(rows)
+            if user is not None
+            and row["user_id"] == user
+            and row["response"] != "skip"
+            and row["timestamp"] < start[session]
+        ]
+        expected = [(item, response) for _, _, item, response in sorted(liked)[-most:]]
+        own = [row for row in rows if row["session_id"] == session]
+        events = found.frame.filter(pl.col("session") == number)
+        assert events.height == count == len(own) + len(expected)
+        assert organic == len(expected) + sum(row["organic"] for row in own)
+        front = events.head(len(expected))
+        names = [found.responses.names[code] for code in front["response"]]
+        assert list(zip([ids[item] for item in front["action"]], names, strict=True)) == expected
+        assert front["organic"].all()
+        opened += len(expected)
+    assert opened > 0
+    states = found.states.positives[found.frame["next_state"].to_numpy()]
+    assert states.shape[0] == len(rows) + opened
+    assert found.manifest["config"]["earlier"] == most
+
+
+def test_earlier_sessions_need_users_and_times() -> None:
+    rows = log()
+    with pytest.raises(InputError, match="needs a column user"):
+        dataset([{name: value for name, value in row.items() if name != "user_id"} for row in rows], earlier=2)
+    steps = [{name: value for name, value in row.items() if name != "timestamp"} | {"step": 0} for row in rows[:1]]
+    with pytest.raises(InputError, match="needs a column timestamp"):
+        dataset(steps, earlier=2)
+
+
+# ---- what was asked for, and what is shown again
+
+
+def test_the_category_of_a_request_is_carried(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("s,n,i,r,d\n1,0,a,skip,Rome\n1,0,b,click,Rome\n1,1,c,skip,\n2,0,a,click,Oslo\n")
+    mapped = ("--map", "session=s,step=n,item=i,response=r,request_category=d")
+    told = result("prepare", tmp_path / "a.csv", *mapped, "--out", tmp_path / "data")
+    assert told["request_categories"] == 2
+    frame = Dataset.load(tmp_path / "data").frame
+    assert frame["request_category"].to_list() == ["Rome", "Rome", None, "Oslo"]
+
+
+def test_liked_items_that_are_shown_again() -> None:
+    rows = log(2)
+    found = dataset(rows)
+    expected = {"impressions_after_a_like": 0, "of_items_liked_before": 0, "liked_again": 0}
+    positive = [found.responses.code(name) for name in found.responses.positive]
+    for _, events in found.frame.group_by("session", maintain_order=True):
+        steps = events.select("step", "action", "response", "organic").rows()
+        for step, item, response, organic in steps:
+            if organic:
+                continue
+            before = [
+                other
+                for earlier, other, answer, unasked in steps
+                if answer in positive and (earlier < step or (unasked and earlier <= step))
+            ]
+            expected["impressions_after_a_like"] += bool(before)
+            expected["of_items_liked_before"] += item in before
+            expected["liked_again"] += item in before and response in positive
+    assert found.manifest["availability"] == expected
+    assert 0 < expected["liked_again"] < expected["of_items_liked_before"] < expected["impressions_after_a_like"]
+    frame = found.frame.rename({"action": "item"})
+    assert shown_again(frame, positive) == expected
+
+
+# ---- features
+
+
+def features(path: Path, text: str, *options: object) -> tuple[pl.DataFrame, dict[str, Any]]:
+    (path / "log.csv").write_text("s,n,sku,r\n1,0,a,skip\n1,0,b,click\n2,0,c,click\n")
+    name = "items.jsonl" if text.startswith("{") else "items.csv"
+    (path / name).write_text(text)
+    mapped = ("--map", "session=s,step=n,item=sku,response=r")
+    works("prepare", path / "log.csv", *mapped, "--items", path / name, "--out", path / "data", *options)
+    found = Dataset.load(path / "data")
+    return found.items, found.manifest["features"]
+
+
+def test_features_of_items(tmp_path: Path) -> None:
+    text = "sku,price,brand,category,size\nc,1.5,x,tools,\na,2,y,food,4\nz,9,x,food,5\n"
+    items, told = features(tmp_path, text)
+    assert items.drop("impressions", "positives").rows() == [
+        ("a", "food", 2.0, "y", 4.0),
+        ("b", None, None, None, None),
+        ("c", "tools", 1.5, "x", None),
+    ]
+    kinds = {"price": "number", "brand": "category", "category": "category", "size": "number"}
+    assert told == {"columns": kinds, "items": 2, "items_without": 1, "left_out": 1}
+
+
+def test_vectors_and_truth_values(tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": [1, 2.5], "new": True}, {"id": "b", "text": None, "new": False}]
+    items, told = features(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "--items-id", "id")
+    assert items["text"].to_list() == [[1.0, 2.5], None, None]
+    assert items["new"].to_list() == [True, False, None]
+    assert told["columns"] == {"text": "vector of 2", "new": "number"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,price\na,1\n", "has no column sku with the ids of items; the columns found are id, price"),
+        ("sku,price\na,1\na,2\n", "row 1, column sku: found 'a', expected each item once"),
+        ("sku,price\n,1\n", "row 1, column sku: found nothing, expected an id"),
+        ("sku,price\na,1\nb,inf\n", "row 2, column price: found 'inf', expected a finite number"),
+        ("sku,positives\na,1\n", "column positives has a name that the data set uses itself"),
+        ('{"sku": "a", "v": [1, 2]}\n{"sku": "b", "v": [1]}\n{"sku": "c", "v": [1, 3]}\n', "row 2, column v: found"),
+        ('{"sku": "a", "v": ["x"]}\n', "column v holds lists of String"),
+        ('{"sku": "a", "v": {"x": 1}}\n', "column v has type Struct"),
+    ],
+)
+def test_features_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "log.csv").write_text("s,n,sku,r\n1,0,a,skip\n1,0,b,click\n")
+    name = "items.jsonl" if text.startswith("{") else "items.csv"
+    (tmp_path / name).write_text(text)
+    args = (
+        "prepare",
+        tmp_path / "log.csv",
+        "--map",
+        "session=s,step=n,item=sku,response=r",
+        "--out",
+        tmp_path / "data",
+    )
+    assert words in fails(*args, "--items", tmp_path / name)
+    assert not (tmp_path / "data").exists()
