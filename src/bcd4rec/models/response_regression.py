@@ -193,8 +193,9 @@ def circumstances(shown: Transitions, states: States) -> FloatArray:
 def _counted(shown: Transitions, around: FloatArray, responses: Responses) -> Counted:
     positive = np.isin(shown.response, [responses.code(name) for name in responses.positive])
     target = shown.response == responses.code(responses.target)
-    expected = [_explained(around, answers) for answers in (positive, target)]
-    return Counted(shown.session, shown.action, positive, target, expected[0], expected[1])
+    expected = _explained(around, positive)
+    bought = expected if np.array_equal(positive, target) else _explained(around, target)
+    return Counted(shown.session, shown.action, positive, target, expected, bought)
 
 
 def _explained(around: FloatArray, answers: Mask) -> Doubles:
