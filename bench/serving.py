@@ -93,7 +93,7 @@ def side_by_side(policy: EvidencePolicy, shops: int) -> EvidencePolicy:
     def numbers(one: np.ndarray) -> np.ndarray:
         return (np.tile(one, shops) + 0.1 * rng.standard_normal(shops * step)).astype(np.float32)
 
-    own = (known.positive, known.target, known.popularity, known.shown, known.height)
+    own = (known.positive, known.target, known.popularity, known.shown)
     knowledge = Knowledge(
         moved(known.categories, int(known.categories.max()) + 1),
         *map(numbers, own),

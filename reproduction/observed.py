@@ -18,7 +18,6 @@ from bcd4rec.agents.agent import Batch
 from bcd4rec.agents.q_learning import QLearningConfig, parse_q_learning, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
-from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.models.encoder import Encoder

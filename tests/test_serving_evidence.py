@@ -227,13 +227,13 @@ def made_up(items: int, beta: float = 0.0, seed: int = 0) -> EvidencePolicy:
 
     lengths = rng.integers(1, 9, items // 4)
     likes = Sequences(drawn(int(lengths.sum())), np.append(0, np.cumsum(lengths)))
-    own = [rng.normal(size=items).astype(np.float32) for _ in range(5)]
+    own = [rng.normal(size=items).astype(np.float32) for _ in range(4)]
     tastes = rng.normal(size=(40, 16))[rng.integers(40, size=items)] + 0.5 * rng.normal(size=(items, 16))
     tastes /= np.linalg.norm(tastes, axis=1, keepdims=True)
     tastes[rng.random(items) < 0.5] = 0.0
     categories = rng.integers(-1, items // 300, items).astype(np.int32)
     knowledge = Knowledge(categories, *own, neighbours(20), neighbours(7), tastes.astype(np.float32))
-    signs = np.array([1, 1, 0.5, -0.2, 0.3, 1, 0.5, 0.5, -0.5, 2, 1, -1, -1, -1, -1, 2, 0.3, 0.7, 0.3, -0.2, 0.5])
+    signs = np.array([1, 1, 0.5, -0.2, 1, 0.5, 0.5, -0.5, 2, 1, -1, -1, -1, -1, 2, 0.3, 0.7, 0.3, -0.2, 0.5])
     weights = np.stack([np.append(signs, [0.3, 0.5]) * rng.uniform(0.3, 1.2, COLUMNS) for _ in range(3)])
     session = rng.normal(size=(2, SUMMARY)) * [1, 0.3, 0.3, 0.1] - [4, 0, 0, 0]
     response = ResponseWeights(

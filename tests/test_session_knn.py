@@ -155,22 +155,30 @@ def test_one_query_leaves_nothing_behind_for_the_next(method):
 
 
 def test_votes_that_are_asked_for_again_are_kept(monkeypatch):
-    """Of large batches alone, up to a limit, and never those of other states."""
+    """Of large batches alone, each list of items once, up to a limit, and always the same votes."""
     rng = np.random.default_rng(5)
     train = [rng.integers(0, N_ITEMS, rng.integers(1, 6)).tolist() for _ in range(50)]
-    batches = [States.of([rng.integers(0, N_ITEMS, 3).tolist() for _ in range(4)]) for _ in range(3)]
+    lists = [rng.integers(0, N_ITEMS, rng.integers(5)).tolist() for _ in range(9)]
+    batches = [States.of([lists[one] for one in rng.integers(9, size=6)]) for _ in range(8)]
     neighbours = SessionNeighbours(SequenceAndTime.parse({}, "test"), Sequences.of(train), N_ITEMS)
-    plain = [neighbours.votes(one) for one in batches]
-    assert neighbours.votes(batches[0]) is not plain[0]  # a small batch, as a server's
-    monkeypatch.setattr(session_neighbours, "KEPT_STATES", 4)
-    first = [neighbours.votes(one) for one in batches]
-    for one, wanted, states in zip(first, plain, batches, strict=True):
-        assert all(np.array_equal(left, right) for left, right in zip(one, wanted, strict=True))
-        assert neighbours.votes(states) is one
-    monkeypatch.setattr(session_neighbours, "KEPT_VOTES", len(first[1].items) + len(first[2].items))
-    neighbours.votes(States.of([[0], [1], [0], [1]]))
-    assert neighbours.votes(batches[2]) is first[2]
-    assert neighbours.votes(batches[0]) is not first[0]
+    asked: list[int] = []
+    count = neighbours._votes
+    monkeypatch.setattr(neighbours, "_votes", lambda states: asked.append(len(states)) or count(states))
+    plain = [neighbours.votes(one) for one in batches]  # small batches, as a server's
+    assert asked == [6] * 8
+    assert not neighbours._kept()
+    monkeypatch.setattr(session_neighbours, "KEPT_BATCH", 6)
+    for limit in (1000, 20, 0):
+        asked.clear()
+        monkeypatch.setattr(session_neighbours, "KEPT_VOTES", limit)
+        neighbours._kept().clear()
+        for states, wanted in zip(batches, plain, strict=True):
+            found = neighbours.votes(states)
+            assert all(np.array_equal(left, right) for left, right in zip(found, wanted, strict=True))
+            assert [one.dtype for one in found] == [one.dtype for one in wanted]
+        distinct = len({one.tobytes() for states in batches for one in states.positives})
+        assert sum(asked) == distinct if limit == 1000 else sum(asked) > distinct
+        assert len(neighbours._kept()) == distinct if limit == 1000 else len(neighbours._kept()) < distinct
 
 
 def test_sknn_by_hand():

@@ -75,7 +75,8 @@ def varimax(loadings: Doubles) -> Doubles:
     rotation, reached = np.eye(loadings.shape[1]), 0.0
     for _ in range(ROTATIONS):
         turned = loadings @ rotation
-        left, values, right = np.linalg.svd(loadings.T @ (turned**3 - turned * (turned**2).mean(axis=0)))
+        squares = turned * turned  # cubes by ** take ten times as long
+        left, values, right = np.linalg.svd(loadings.T @ (turned * (squares - squares.mean(axis=0))))
         rotation = left @ right
         if values.sum() < reached * (1 + 1e-8):
             break

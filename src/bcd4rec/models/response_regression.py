@@ -13,10 +13,12 @@ What evidence is counted from must not hold the sessions that weights are learne
 the evidence about each comes from the others. For use, it is counted from all.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -107,6 +109,19 @@ class ResponseModel:
         found = self.weights.of_rows(rows, summary(states)[:, None])
         return np.where(candidates == PAD, np.float32(-np.inf), found)
 
+    def recounted(self, dataset: Dataset, splits: Sequence[str] = ("train", "validation")) -> Self:
+        """The same weights over evidence from all sessions of these splits.
+
+        Validation sessions choose settings and tell how good a policy is, so it must not know them until that is done;
+        what they say about items is worth having then. Nothing may be judged by them afterwards.
+        """
+        counted = pl.when(pl.col("split").is_in(list(splits))).then(pl.lit("train")).otherwise(pl.lit("aside"))
+        sessions = dataset.sessions.with_columns(split=counted)
+        whole = Dataset(dataset.manifest, dataset.items, sessions, dataset.frame, dataset.states)
+        shown = whole.transitions("train")
+        around, all_of_them = circumstances(shown, whole.states), np.ones(len(sessions), np.bool_)
+        return replace(self, evidence=_evidence(whole, shown, around, all_of_them))
+
 
 def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[ResponseModel, Sample]:
     """Learn from the train split."""
@@ -185,8 +200,9 @@ def circumstances(shown: Transitions, states: States) -> FloatArray:
 def _counted(shown: Transitions, around: FloatArray, responses: Responses) -> Counted:
     positive = np.isin(shown.response, [responses.code(name) for name in responses.positive])
     target = shown.response == responses.code(responses.target)
-    expected = [_explained(around, answers) for answers in (positive, target)]
-    return Counted(shown.session, shown.action, positive, target, expected[0], expected[1])
+    expected = _explained(around, positive)
+    bought = expected if np.array_equal(positive, target) else _explained(around, target)
+    return Counted(shown.session, shown.action, positive, target, expected, bought)
 
 
 def _explained(around: FloatArray, answers: Mask) -> Doubles:

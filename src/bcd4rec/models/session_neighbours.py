@@ -1,6 +1,5 @@
 """Nearest neighbours among whole sessions: those that liked the same items vote for what else they liked."""
 
-import hashlib
 import threading
 from abc import abstractmethod
 from typing import ClassVar
@@ -14,8 +13,8 @@ from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.models import knn_kernels as kernels
 from bcd4rec.models.knn_kernels import Index, Queries, Room, Votes, Weights
 
-KEPT_STATES = 128  # votes are kept for batches of at least so many states: learning and judging ask for them again …
-KEPT_VOTES = 1 << 22  # … up to so many votes, of 8 bytes each; the oldest batches go first
+KEPT_BATCH = 128  # votes are kept of batches of at least so many states: learning and judging ask for them again …
+KEPT_VOTES = 1 << 22  # … until there are so many, of 8 bytes each; then all but the batch at hand are forgotten
 
 
 class Weighting(Config):
@@ -101,25 +100,31 @@ class SessionNeighbours:
 
     def votes(self, states: States) -> Votes:
         """The scores that are not 0, as lists: they are few in a large catalogue."""
-        sequences = as_sequences(states)
-        if len(states) < KEPT_STATES:
-            return self._votes(sequences)
-        key = hashlib.blake2b(sequences.items.tobytes() + sequences.offsets.tobytes()).digest()
+        if len(states) < KEPT_BATCH:
+            return self._votes(states)
         kept = self._kept()
-        if key not in kept:
-            kept[key] = self._votes(sequences)
-            while len(kept) > 1 and sum(len(one.items) for one in kept.values()) > KEPT_VOTES:
-                del kept[next(iter(kept))]
-        return kept[key]
+        keys = [one.tobytes() for one in np.ascontiguousarray(states.positives, np.int32)]
+        new = {key: row for row, key in enumerate(keys) if key not in kept}
+        if new:
+            votes = self._votes(states[np.fromiter(new.values(), np.int64)])
+            if len(votes.items) + sum(len(items) for items, _ in kept.values()) > KEPT_VOTES:
+                kept = {key: kept[key] for key in keys if key in kept}
+                self._local.kept = kept
+            for row, key in enumerate(new):
+                mine = slice(votes.offsets[row], votes.offsets[row + 1])
+                kept[key] = votes.items[mine], votes.scores[mine]
+        items, scores = zip(*(kept[key] for key in keys), strict=True)
+        offsets = np.append(0, np.cumsum([len(one) for one in items])).astype(np.int64)
+        return Votes(offsets, np.concatenate(items), np.concatenate(scores))
 
-    def _votes(self, sequences: Sequences) -> Votes:
-        return kernels.list_scores(self._queries(sequences), self._index, self._tables, self._room())
+    def _votes(self, states: States) -> Votes:
+        return kernels.list_scores(self._queries(as_sequences(states)), self._index, self._tables, self._room())
 
-    def _kept(self) -> dict[bytes, Votes]:
-        """The votes of the last batches by what they asked, in each thread; kernels only read them."""
+    def _kept(self) -> dict[bytes, tuple[IntArray, FloatArray]]:
+        """Votes by the positive items that they are for, in each thread; kernels only read them."""
         if not hasattr(self._local, "kept"):
             self._local.kept = {}
-        kept: dict[bytes, Votes] = self._local.kept
+        kept: dict[bytes, tuple[IntArray, FloatArray]] = self._local.kept
         return kept
 
     def top(self, sessions: States | Sequences, k: int) -> tuple[IntArray, FloatArray]:
