@@ -121,23 +121,23 @@ def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[R
     shown = dataset.transitions("train")
     levels = _levels(dataset.responses)
     around = circumstances(shown, dataset.states)
-    sampled = _sample_sessions(shown, dataset, generator(seed, "response sample"))
+    sampled = sample_sessions(shown, dataset, generator(seed, "response sample"))
     chosen = np.flatnonzero(sampled[shown.session])
     rows, fold = np.zeros((len(chosen), COLUMNS), np.float32), np.zeros(len(chosen), np.int8)
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
     aside: list[Evidence] = []
     for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
         notify("counting", number / (FOLDS + 1))
-        aside.append(_evidence(dataset, shown, around, ~left_out))
+        aside.append(count_evidence(dataset, shown, around, ~left_out))
         mine = np.flatnonzero(left_out[shown.session[chosen]])
-        part = _take(shown, chosen[mine])
+        part = take(shown, chosen[mine])
         rows[mine], fold[mine] = slate_rows(aside[-1], part, dataset.states), number
         if others is not None:
             others.draw(aside[-1], part)
     notify("counting", FOLDS / (FOLDS + 1))
-    everything = _evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
+    everything = count_evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
     notify("weighing", 1.0)
-    sample = Sample(_take(shown, chosen), rows, fold, aside)
+    sample = Sample(take(shown, chosen), rows, fold, aside)
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
     gains = [gain for _, gain in levels]
     if others is None:
@@ -163,7 +163,7 @@ def _nothing_skipped(shown: Transitions, responses: Responses) -> bool:
     return bool(np.isin(shown.response, [responses.code(name) for name in responses.positive]).all())
 
 
-def _take(shown: Transitions, rows: Rows) -> Transitions:
+def take(shown: Transitions, rows: Rows) -> Transitions:
     return Transitions(*(getattr(shown, name)[rows] for name in Transitions.__dataclass_fields__))
 
 
@@ -213,19 +213,21 @@ def _explained(around: FloatArray, answers: Mask) -> Doubles:
     return chances
 
 
-def _sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator) -> Mask:
+def sample_sessions(
+    shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int = MOST_ROWS
+) -> Mask:
     """(sessions,) whole sessions at random, until there are enough rows."""
     sizes = np.bincount(shown.session, minlength=len(dataset.sessions))
     order = rng.permutation(len(sizes))
     chosen = np.zeros(len(sizes), np.bool_)
-    chosen[order[np.cumsum(sizes[order]) - sizes[order] < MOST_ROWS]] = True
+    chosen[order[np.cumsum(sizes[order]) - sizes[order] < most]] = True
     return chosen
 
 
-def _evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
+def count_evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
     """Counted from these sessions and from nothing else, also what their circumstances led to expect."""
     likes, mine = dataset.sequences("train", sessions), np.flatnonzero(sessions[shown.session])
-    counted = _counted(_take(shown, mine), around[mine], dataset.responses)
+    counted = _counted(take(shown, mine), around[mine], dataset.responses)
     return Evidence(Knowledge.count(counted, likes, dataset.categories), likes)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bcd4rec.config import Config
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
+from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, after_slate
 from bcd4rec.errors import InputError
 from bcd4rec.policies.diversity import spread
 from bcd4rec.policies.policy import Policy
@@ -86,7 +86,7 @@ def rollout(
     luck = generator(seed, "exploration")
     positive = [environment.responses.code(name) for name in environment.responses.positive]
     gone = openings(environment, users)  # (B, E) items that may not be recommended again
-    states = _after(States.empty(users, config.length, config.skips), gone, gone != PAD)
+    states = after_slate(States.empty(users, config.length, config.skips), gone, gone != PAD)
     if environment.unavailable in ("nothing", "recommended"):
         gone = gone[:, :0]
     skipped = np.full((users, environment.slate_size), PAD, np.int32)  # the slate before, where all of it was skipped
@@ -107,7 +107,7 @@ def rollout(
         outcome = environment.step(items)
         parts.append(_rows(step, items, slates.propensities, outcome.responses, outside))
         liked = np.isin(outcome.responses, positive) & (items != PAD)
-        states = _after(states, items, liked)
+        states = after_slate(states, items, liked)
         if environment.unavailable != "nothing":
             gone = np.append(
                 gone, np.where(liked, items, PAD) if environment.unavailable == "clicked" else items, axis=1
@@ -174,17 +174,6 @@ def with_openings(log: pl.DataFrame, environment: Environment) -> pl.DataFrame:
     later = pl.col("step") + 1
     moved = log.with_columns(later, pl.format("{}-{}", "session_id", later).alias("request_id"), organic=pl.lit(False))
     return pl.concat([opened, moved], how="diagonal").sort("session_id", "step", "position")
-
-
-def _after(states: States, items: IntArray, liked: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> States:
-    """The states after a slate: liked items join the positives, the others the skips, in the order of the slate."""
-    positives, skips = states.positives, states.skips
-    for place in range(items.shape[1]):
-        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
-        positives = append(positives, rows, items[rows, place])
-        rows = np.flatnonzero(~liked[:, place] & (items[:, place] != PAD)).astype(np.int32)
-        skips = append(skips, rows, items[rows, place])
-    return States(positives, skips)
 
 
 def _rows(

@@ -1,0 +1,227 @@
+"""The slate rule is chosen by the log alone, the same way for every method.
+
+Which items are unavailable is read off what the log shows again (`data.repeats`). Whether a slate that was skipped may
+be repeated, and how much an item loses by others like it (λ), is tried: users learned from the log (`models.
+slate_choice`) play sessions with the slates that the scorer makes under each rule, all rules with the same luck. A rule
+other than the plain one must be better by more than `SURE` standard errors.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bcd4rec.data.cooccurrence import item_vectors
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.repeats import Unavailable, count_repeats
+from bcd4rec.data.states import PAD, FloatArray, IntArray, States, after_slate
+from bcd4rec.models.response_regression import slates
+from bcd4rec.models.slate_choice import SlateUsers, fit_slate_users
+from bcd4rec.policies.diversity import spread
+from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.ranking import Exploration, exclude, make_slates
+from bcd4rec.seeding import generator
+
+AfterSkip = Literal["repeat", "exclude"]
+Doubles = NDArray[np.float64]
+
+DIVERSITIES = (0.5, 1.0, 2.0)  # values of λ that are tried beside 0
+SURE = 2.0  # standard errors by which a rule must be better than the plain one
+USERS = 150  # sessions that are played under each rule
+STEPS, PLACES = 20, 20  # of longer sessions and slates, so much is played
+ITEMS = 2000  # of larger catalogues, the items most shown are played with
+FEWEST = 100  # slates that users can be learned from
+SEEN_AGAIN = 20  # impressions of just skipped items that tell how people answer these
+
+
+@dataclass(frozen=True)
+class ChosenRule:
+    """A slate rule, why it was chosen, and the figures that decided."""
+
+    diversity: float
+    after_skip: AfterSkip
+    unavailable: Unavailable
+    reason: str
+    scores: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What B sessions of one rule came to."""
+
+    likes: Doubles  # (B,) expected positive responses
+    slates: Doubles  # (B,)
+
+    @property
+    def rate(self) -> float:
+        """Positive responses for a slate."""
+        return float(self.likes.sum() / self.slates.sum())
+
+    def gain(self, other: "Played") -> tuple[float, float]:
+        """How much better than `other`, with the same users, and the standard error of that."""
+        apart = self._influence() - other._influence()
+        return self.rate - other.rate, float(apart.std(ddof=1) / np.sqrt(len(apart)))
+
+    def _influence(self) -> Doubles:
+        return np.asarray((self.likes - self.rate * self.slates) / self.slates.mean())
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Held-out sessions before their first slate, how many slates each had, and how many items these."""
+
+    states: States
+    lengths: NDArray[np.int64]
+    places: int
+
+    @classmethod
+    def of(cls, dataset: Dataset, seed: int) -> "Beginnings":
+        shown = dataset.transitions("validation")
+        starts, sizes = slates(shown)
+        session = shown.session[starts].astype(np.int64)
+        first = np.flatnonzero(np.diff(session, prepend=-1))
+        lengths = np.diff(np.append(first, len(starts)))
+        some = np.sort(generator(seed, "sessions played").permutation(len(first))[:USERS])
+        places = int(np.median(sizes))
+        return cls(dataset.states[shown.state[starts[first[some]]]], np.minimum(lengths[some], STEPS), min(places, PLACES))
+
+
+def choose_rule(scorer: Policy, dataset: Dataset, seed: int, vectors: FloatArray | None = None) -> ChosenRule:
+    """`vectors` (A, D) tell which items are alike, by default as the train split has them."""
+    again = count_repeats(dataset)
+    unavailable, why = again.unavailable()
+    if trouble := cannot_tell(dataset):
+        return ChosenRule(0.0, "repeat", unavailable, f"{why}; the rest is as the ranking has it, because {trouble}")
+    if vectors is None:
+        vectors = item_vectors(dataset.sequences("train"), dataset.n_items)
+    stage = Stage(scorer, fit_slate_users(dataset, vectors, seed), Beginnings.of(dataset, seed), unavailable, seed)
+    return stage.choose(why)
+
+
+def cannot_tell(dataset: Dataset) -> str | None:
+    """Why users cannot be learned from this log; None where they can."""
+    if not (dataset.sessions["split"] == "validation").any():
+        return "no sessions were held out to learn users from"
+    shown = dataset.transitions("validation")
+    positive = np.isin(shown.response, [dataset.responses.code(name) for name in dataset.responses.positive])
+    if positive.all():
+        return "nothing was skipped in this log"
+    if not positive.any():
+        return "nothing was liked in the held-out sessions"
+    if len(slates(shown)[0]) < FEWEST:
+        return f"the held-out sessions have fewer than {FEWEST} slates"
+    return None
+
+
+class Stage:
+    """Where a scorer's slates meet learned users."""
+
+    def __init__(
+        self, scorer: Policy, users: SlateUsers, beginnings: Beginnings, unavailable: Unavailable, seed: int
+    ):
+        self._scorer, self._users, self._begin, self._unavailable = scorer, users, beginnings, unavailable
+        count = len(beginnings.states)
+        steps = int(beginnings.lengths.max(initial=0))
+        self._luck = generator(seed, "luck of played sessions").random((steps, count, beginnings.places))
+        self._items = _most_shown(users, scorer.n_items)
+        self._played: dict[tuple[float, AfterSkip], Played] = {}
+
+    def choose(self, why: str) -> ChosenRule:
+        after_skip, after = self._after_skip()
+        diversity, spreading = self._diversity(after_skip)
+        told = {
+            "played": [
+                {"diversity": tried[0], "after_skip": tried[1], "rate": played.rate}
+                for tried, played in self._played.items()
+            ],
+            "sessions": len(self._begin.states),
+            "slate_size": self._begin.places,
+            "redundancy": self._users.redundancy,
+            "redundancy_z": self._users.z,
+            "one_choice": self._users.one_choice,
+        }
+        return ChosenRule(diversity, after_skip, self._unavailable, f"{why}; {after}; {spreading}", told)
+
+    def _after_skip(self) -> tuple[AfterSkip, str]:
+        if self._unavailable in ("shown", "recommended"):
+            return "repeat", "so a skipped slate cannot come back"
+        if not self._users.after_skips or self._begin.lengths.max() < 2:
+            return "repeat", "no slate follows one that was skipped whole"
+        if self._users.again < SEEN_AGAIN:
+            return "exclude", "the log hardly ever shows again what was just skipped, so slates leave it out"
+        gain, error = self.play(0.0, "exclude").gain(self.play(0.0, "repeat"))
+        told = f"leaving out what was just skipped changes positive responses by {_points(gain, error)} of slates"
+        return ("exclude", told) if gain > SURE * error else ("repeat", f"{told}, so it may be repeated")
+
+    def _diversity(self, after_skip: AfterSkip) -> tuple[float, str]:
+        if self._begin.places < 2:
+            return 0.0, "slates of one item have nothing to spread"
+        if not self._users.vectors.any():
+            return 0.0, "the log does not tell which items are alike"
+        plain = self.play(0.0, after_skip)
+        gains = {tried: self.play(tried, after_skip).gain(plain) for tried in DIVERSITIES}
+        best = max(gains, key=lambda tried: gains[tried][0])
+        gain, error = gains[best]
+        told = f"spreading slates by λ = {best:g} changes them by {_points(gain, error)}"
+        return (best, told) if gain > SURE * error else (0.0, f"{told} at best, so slates are not spread")
+
+    def play(self, diversity: float, after_skip: AfterSkip) -> Played:
+        """Every session with as many slates as it had, under one rule."""
+        rule = (diversity, after_skip)
+        if rule not in self._played:
+            self._played[rule] = self._play(diversity, after_skip)
+        return self._played[rule]
+
+    def _play(self, diversity: float, after_skip: AfterSkip) -> Played:
+        states, lengths, k = self._begin.states, self._begin.lengths, self._begin.places
+        gone = states.positives if self._unavailable in ("liked", "shown") else states.positives[:, :0]
+        skipped = np.full((len(states), k), PAD, np.int32)
+        likes = np.zeros(len(states))
+        for step, luck in enumerate(self._luck):
+            alive = np.flatnonzero(lengths > step)
+            here, before = states[alive], skipped[alive]
+            kept_out = gone[alive] if after_skip == "repeat" else np.append(gone[alive], before, axis=1)
+            items = self._slates(here, kept_out, diversity)
+            chances = self._users.chances(here, items, before)
+            liked = self._users.answers(chances, luck[alive]) & (items != PAD)
+            likes[alive] += chances.sum(axis=1)
+            states = _replaced(states, alive, after_slate(here, items, liked))
+            skipped[alive] = np.where(liked.any(axis=1, keepdims=True), PAD, items)
+            if self._unavailable != "nothing":
+                leaving = np.full((len(states), k), PAD, np.int32)
+                leaving[alive] = np.where(liked, items, PAD) if self._unavailable == "liked" else items
+                gone = np.append(gone, leaving, axis=1)
+        return Played(likes, lengths.astype(np.float64))
+
+    def _slates(self, states: States, kept_out: IntArray, diversity: float) -> IntArray:
+        if self._items is None:
+            scores, vectors = self._scorer.scores(states), self._users.vectors
+            exclude(scores, kept_out)
+        else:
+            everybody = np.broadcast_to(self._items, (len(states), len(self._items)))
+            scores, vectors = self._scorer.scores(states, np.ascontiguousarray(everybody)), self._users.vectors[self._items]
+            place = np.searchsorted(self._items, kept_out)
+            known = (kept_out != PAD) & (self._items[np.minimum(place, len(self._items) - 1)] == kept_out)
+            exclude(scores, np.where(known, place, PAD).astype(np.int32))
+        regard = spread(scores, vectors, diversity) if diversity else None
+        places = make_slates(scores, self._begin.places, Exploration(), np.random.default_rng(0), regard).items
+        return places if self._items is None else np.where(places == PAD, PAD, self._items[places])
+
+
+def _most_shown(users: SlateUsers, n_items: int) -> IntArray | None:
+    """(C,) the items to play with, ascending; None for all of them."""
+    if n_items <= ITEMS:
+        return None
+    shown = users.evidence.knowledge.shown
+    return np.sort(np.argsort(-shown, kind="stable")[:ITEMS]).astype(np.int32)
+
+
+def _replaced(states: States, rows: NDArray[np.intp], new: States) -> States:
+    positives, skips = states.positives.copy(), states.skips.copy()
+    positives[rows], skips[rows] = new.positives, new.skips
+    return States(positives, skips)
+
+
+def _points(gain: float, error: float) -> str:
+    return f"{100 * gain:+.1f} ± {100 * SURE * error:.1f} points"
