@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from bcd4rec.data.dataset import Dataset, Transitions
+from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
@@ -35,7 +36,7 @@ Mask = NDArray[np.bool_]
 ITEM = COLUMNS + 2  # columns of an item: its evidence, its place, whether it was just skipped
 ALL = ITEM + SUMMARY + 1  # and of the session: its summary, whether the slate before was skipped
 PLACE, AGAIN, SKIPPED = COLUMNS, COLUMNS + 1, ALL - 1
-COUNTED, WEIGHED = 400_000, 60_000  # at most so many impressions are counted, and so many weighed
+COUNTED, WEIGHED = 400_000, 150_000  # at most so many impressions are counted, and so many weighed
 PRIOR, FREE = 10.0, 1e-3  # precisions of the priors of items' and sessions' weights; columns have unit size
 SMALLEST = 1e-3  # a column smaller than that says nothing
 REDUNDANCIES = (0.05, 0.1, 0.2, 0.4, 0.8)  # values of θ that are tried where θ = 0 is rejected
@@ -49,7 +50,6 @@ class SlateUsers:
     """What was learned."""
 
     evidence: Evidence
-    vectors: FloatArray  # (A, D) unit vectors of items that are liked together
     weights: FloatArray  # (ALL,)
     redundancy: float  # θ
     one_choice: bool
@@ -60,7 +60,7 @@ class SlateUsers:
     def chances(self, states: States, items: IntArray, skipped: IntArray) -> Doubles:
         """(B, K) of a positive response to each of `items` (B, K), after the slates `skipped` (B, E) or `PAD`."""
         rows = columns(self.evidence, states, items, np.arange(items.shape[1]), skipped)
-        logits = (rows @ self.weights).astype(np.float64) - np.log1p(self.redundancy * likeness(items, self.vectors))
+        logits = (rows @ self.weights).astype(np.float64) - np.log1p(self.redundancy * likeness(items, self.evidence.items.tastes))
         weights = np.where(items == PAD, 0.0, np.exp(np.minimum(logits, 50.0)))
         return np.asarray(weights / (1.0 + (weights.sum(axis=1, keepdims=True) if self.one_choice else weights)))
 
@@ -129,21 +129,37 @@ class LoggedSlates:
         return np.where(inside, action[rows], PAD).astype(np.int32)
 
 
-def fit_slate_users(dataset: Dataset, vectors: FloatArray, seed: int) -> SlateUsers:
-    """Counted on the split `train`, weighed on `validation`."""
+def fit_slate_users(dataset: Dataset, seed: int) -> SlateUsers:
+    """Weighed on the sessions of `validation` and on some of `train`, at most half; counted on the others of `train`."""
     train, held_out = dataset.transitions("train"), dataset.transitions("validation")
-    counted = sample_sessions(train, dataset, generator(seed, "sessions counted"), COUNTED)
+    half = generator(seed, "sessions weighed").random(len(dataset.sessions)) < 0.5
+    counted = sample_sessions(train, dataset, generator(seed, "sessions counted"), COUNTED) & ~half
     evidence = count_evidence(dataset, train, circumstances(train, dataset.states), counted)
-    weighed = sample_sessions(held_out, dataset, generator(seed, "sessions weighed"), WEIGHED)
-    shown = take(held_out, np.flatnonzero(weighed[held_out.session]))
+    # Votes of similar sessions take most of the time and share the luck of the scorers that use them.
+    evidence = Evidence(evidence.knowledge, Sequences.of([]))
+    parts = [take(held_out, _some(held_out, dataset, seed, WEIGHED))]
+    parts.append(take(train, _some(train, dataset, seed, WEIGHED - len(parts[0]), half)))
+    shown = joined(parts)
     codes = [dataset.responses.code(name) for name in dataset.responses.positive]
     logged = LoggedSlates.of(shown, np.isin(shown.response, codes))
-    inputs, alike = _inputs(evidence, logged, shown, dataset.states, vectors)
-    return _fitted(evidence, vectors, logged, inputs, alike)
+    inputs, alike = _inputs(evidence, logged, shown, dataset.states)
+    return _fitted(evidence, logged, inputs, alike)
+
+
+def _some(shown: Transitions, dataset: Dataset, seed: int, most: int, among: Mask | None = None) -> Rows:
+    """The rows of whole sessions, some `most` of them."""
+    rows = np.arange(len(shown)) if among is None else np.flatnonzero(among[shown.session])
+    drawn = sample_sessions(take(shown, rows), dataset, generator(seed, "impressions weighed"), most)
+    return rows[drawn[shown.session[rows]]]
+
+
+def joined(parts: list[Transitions]) -> Transitions:
+    names = Transitions.__dataclass_fields__
+    return Transitions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _inputs(
-    evidence: Evidence, logged: LoggedSlates, shown: Transitions, states: States, vectors: FloatArray
+    evidence: Evidence, logged: LoggedSlates, shown: Transitions, states: States
 ) -> tuple[FloatArray, Doubles]:
     """(n, ALL) `columns`, and (n,) `likeness`, of every impression."""
     inputs, alike = np.zeros((len(shown), ALL), np.float32), np.zeros(len(shown))
@@ -153,13 +169,11 @@ def _inputs(
         skipped = logged.items(logged.previous[some], shown.action)
         here = states[shown.state[logged.starts[some]]]
         inputs[rows[inside]] = columns(evidence, here, items, position[rows], skipped)[inside]
-        alike[rows[inside]] = likeness(items, vectors)[inside]
+        alike[rows[inside]] = likeness(items, evidence.items.tastes)[inside]
     return inputs, alike
 
 
-def _fitted(
-    evidence: Evidence, vectors: FloatArray, logged: LoggedSlates, inputs: FloatArray, alike: Doubles
-) -> SlateUsers:
+def _fitted(evidence: Evidence, logged: LoggedSlates, inputs: FloatArray, alike: Doubles) -> SlateUsers:
     one_choice = people_choose(logged)
     size = np.sqrt(np.mean(inputs.astype(np.float64) ** 2, axis=0))
     scale = np.where(size > SMALLEST, size, np.inf).astype(np.float32)
@@ -175,7 +189,7 @@ def _fitted(
                 best, loss, redundancy = other, reached, tried
     after_skips = int((logged.previous >= 0).sum())
     weights = best / scale
-    return SlateUsers(evidence, vectors, weights.astype(np.float32), redundancy, one_choice, z, after_skips, again)
+    return SlateUsers(evidence, weights.astype(np.float32), redundancy, one_choice, z, after_skips, again)
 
 
 def people_choose(logged: LoggedSlates) -> bool:

@@ -95,7 +95,7 @@ def choose_rule(scorer: Policy, dataset: Dataset, seed: int, vectors: FloatArray
         return ChosenRule(0.0, "repeat", unavailable, f"{why}; the rest is as the ranking has it, because {trouble}")
     if vectors is None:
         vectors = item_vectors(dataset.sequences("train"), dataset.n_items)
-    stage = Stage(scorer, fit_slate_users(dataset, vectors, seed), Beginnings.of(dataset, seed), unavailable, seed)
+    stage = Stage(scorer, fit_slate_users(dataset, seed), Beginnings.of(dataset, seed), vectors, unavailable, seed)
     return stage.choose(why)
 
 
@@ -118,9 +118,16 @@ class Stage:
     """Where a scorer's slates meet learned users."""
 
     def __init__(
-        self, scorer: Policy, users: SlateUsers, beginnings: Beginnings, unavailable: Unavailable, seed: int
+        self,
+        scorer: Policy,
+        users: SlateUsers,
+        beginnings: Beginnings,
+        vectors: FloatArray,
+        unavailable: Unavailable,
+        seed: int,
     ):
-        self._scorer, self._users, self._begin, self._unavailable = scorer, users, beginnings, unavailable
+        self._scorer, self._users, self._begin = scorer, users, beginnings
+        self._vectors, self._unavailable = vectors, unavailable
         count = len(beginnings.states)
         steps = int(beginnings.lengths.max(initial=0))
         self._luck = generator(seed, "luck of played sessions").random((steps, count, beginnings.places))
@@ -157,7 +164,7 @@ class Stage:
     def _diversity(self, after_skip: AfterSkip) -> tuple[float, str]:
         if self._begin.places < 2:
             return 0.0, "slates of one item have nothing to spread"
-        if not self._users.vectors.any():
+        if not self._vectors.any():
             return 0.0, "the log does not tell which items are alike"
         plain = self.play(0.0, after_skip)
         gains = {tried: self.play(tried, after_skip).gain(plain) for tried in DIVERSITIES}
@@ -196,11 +203,11 @@ class Stage:
 
     def _slates(self, states: States, kept_out: IntArray, diversity: float) -> IntArray:
         if self._items is None:
-            scores, vectors = self._scorer.scores(states), self._users.vectors
+            scores, vectors = self._scorer.scores(states), self._vectors
             exclude(scores, kept_out)
         else:
             everybody = np.broadcast_to(self._items, (len(states), len(self._items)))
-            scores, vectors = self._scorer.scores(states, np.ascontiguousarray(everybody)), self._users.vectors[self._items]
+            scores, vectors = self._scorer.scores(states, np.ascontiguousarray(everybody)), self._vectors[self._items]
             place = np.searchsorted(self._items, kept_out)
             known = (kept_out != PAD) & (self._items[np.minimum(place, len(self._items) - 1)] == kept_out)
             exclude(scores, np.where(known, place, PAD).astype(np.int32))
