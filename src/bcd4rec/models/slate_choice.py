@@ -2,7 +2,7 @@
 
 The logit of item i in a slate that session s sees is
 
-    z_i = w · evidence(s, i) + c · log(1 + place) + d · [i was in the slate just skipped]
+    z_i = w · evidence(s, i) + c · log(1 + place) + d · [i was just skipped] + e · log(1 + how alike i is to these items)
           + v · (summary(s), [the slate before was skipped]) − log(1 + θ Σ_{j ≠ i} max(cos(i, j), 0)),
 
 and its chance of a positive response exp(z_i) / (1 + Σ_j exp(z_j)) where the log's people choose one item of a slate or
@@ -33,9 +33,9 @@ Doubles = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-ITEM = COLUMNS + 2  # columns of an item: its evidence, its place, whether it was just skipped
+ITEM = COLUMNS + 3  # columns of an item: its evidence, its place, whether it or its like were just skipped
 ALL = ITEM + SUMMARY + 1  # and of the session: its summary, whether the slate before was skipped
-PLACE, AGAIN, SKIPPED = COLUMNS, COLUMNS + 1, ALL - 1
+PLACE, AGAIN, NEAR, SKIPPED = COLUMNS, COLUMNS + 1, COLUMNS + 2, ALL - 1
 COUNTED, WEIGHED = 400_000, 150_000  # at most so many impressions are counted, and so many weighed
 PRIOR, FREE = 10.0, 1e-3  # precisions of the priors of items' and sessions' weights; columns have unit size
 SMALLEST = 1e-3  # a column smaller than that says nothing
@@ -60,7 +60,7 @@ class SlateUsers:
     def chances(self, states: States, items: IntArray, skipped: IntArray) -> Doubles:
         """(B, K) of a positive response to each of `items` (B, K), after the slates `skipped` (B, E) or `PAD`."""
         rows = columns(self.evidence, states, items, np.arange(items.shape[1]), skipped)
-        logits = (rows @ self.weights).astype(np.float64) - np.log1p(self.redundancy * likeness(items, self.evidence.items.tastes))
+        logits = (rows @ self.weights).astype(np.float64) - np.log1p(self.redundancy * likeness(items, items, self.evidence.items.tastes))
         weights = np.where(items == PAD, 0.0, np.exp(np.minimum(logits, 50.0)))
         return np.asarray(weights / (1.0 + (weights.sum(axis=1, keepdims=True) if self.one_choice else weights)))
 
@@ -72,11 +72,12 @@ class SlateUsers:
         return np.asarray(np.arange(chances.shape[1]) == place[:, None])
 
 
-def likeness(items: IntArray, vectors: FloatArray) -> Doubles:
-    """(B, K) Σ_{j ≠ i} max(cos(i, j), 0) within slates `items` (B, K), padded with `PAD`."""
-    own = np.where((items == PAD)[..., None], np.float32(0), vectors[items])
-    pairs = np.maximum(own @ own.swapaxes(1, 2), 0.0)
-    return np.asarray(pairs.sum(axis=2) - np.einsum("bkk->bk", pairs), np.float64)
+def likeness(items: IntArray, others: IntArray, vectors: FloatArray) -> Doubles:
+    """(B, K) Σ_{j ≠ i} max(cos(i, j), 0) of `items` (B, K) to `others` (B, J), both padded with `PAD`."""
+    mine, theirs = (np.where((one == PAD)[..., None], np.float32(0), vectors[one]) for one in (items, others))
+    pairs = np.maximum(mine @ theirs.swapaxes(1, 2), 0.0)
+    pairs[items[:, :, None] == others[:, None, :]] = 0.0
+    return np.asarray(pairs.sum(axis=2), np.float64)
 
 
 def columns(evidence: Evidence, states: States, items: IntArray, place: NDArray[np.integer], skipped: IntArray) -> FloatArray:
@@ -85,6 +86,7 @@ def columns(evidence: Evidence, states: States, items: IntArray, place: NDArray[
     found[..., :COLUMNS] = evidence.rows(states, items)
     found[..., PLACE] = np.log1p(place)
     found[..., AGAIN] = ((items[:, :, None] == skipped[:, None, :]) & (items != PAD)[:, :, None]).any(axis=2)
+    found[..., NEAR] = np.log1p(likeness(items, skipped, evidence.items.tastes))
     found[..., ITEM:SKIPPED] = summary(states)[:, None]
     found[..., SKIPPED] = (skipped != PAD).any(axis=1)[:, None]
     return found
@@ -169,7 +171,7 @@ def _inputs(
         skipped = logged.items(logged.previous[some], shown.action)
         here = states[shown.state[logged.starts[some]]]
         inputs[rows[inside]] = columns(evidence, here, items, position[rows], skipped)[inside]
-        alike[rows[inside]] = likeness(items, evidence.items.tastes)[inside]
+        alike[rows[inside]] = likeness(items, items, evidence.items.tastes)[inside]
     return inputs, alike
 
 
@@ -185,8 +187,9 @@ def _fitted(evidence: Evidence, logged: LoggedSlates, inputs: FloatArray, alike:
     if z > REJECTED:
         for tried in REDUNDANCIES:
             other, reached = fit_weights(logged, inputs, -np.log1p(tried * alike), one_choice, weights)
-            if reached < loss:
-                best, loss, redundancy = other, reached, tried
+            if reached > loss:
+                break
+            best, loss, redundancy = other, reached, tried
     after_skips = int((logged.previous >= 0).sum())
     weights = best / scale
     return SlateUsers(evidence, weights.astype(np.float32), redundancy, one_choice, z, after_skips, again)

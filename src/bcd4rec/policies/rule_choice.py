@@ -26,9 +26,9 @@ from bcd4rec.seeding import generator
 AfterSkip = Literal["repeat", "exclude"]
 Doubles = NDArray[np.float64]
 
-DIVERSITIES = (0.5, 1.0, 2.0)  # values of λ that are tried beside 0
-SURE = 2.0  # standard errors by which a rule must be better than the plain one
-USERS = 150  # sessions that are played under each rule
+WEAK, MIDDLE, STRONG = 0.5, 1.0, 2.0  # values of λ: the middle one is tried first, then that on its better side
+SURE = 1.0  # standard errors by which a rule must be better than the plain one
+USERS = 250  # sessions that are played under each rule
 STEPS, PLACES = 20, 20  # of longer sessions and slates, so much is played
 ITEMS = 2000  # of larger catalogues, the items most shown are played with
 FEWEST = 100  # slates that users can be learned from
@@ -167,7 +167,9 @@ class Stage:
         if not self._vectors.any():
             return 0.0, "the log does not tell which items are alike"
         plain = self.play(0.0, after_skip)
-        gains = {tried: self.play(tried, after_skip).gain(plain) for tried in DIVERSITIES}
+        gains = {MIDDLE: self.play(MIDDLE, after_skip).gain(plain)}
+        further = STRONG if gains[MIDDLE][0] > 0 else WEAK
+        gains[further] = self.play(further, after_skip).gain(plain)
         best = max(gains, key=lambda tried: gains[tried][0])
         gain, error = gains[best]
         told = f"spreading slates by λ = {best:g} changes them by {_points(gain, error)}"
@@ -231,4 +233,4 @@ def _replaced(states: States, rows: NDArray[np.intp], new: States) -> States:
 
 
 def _points(gain: float, error: float) -> str:
-    return f"{100 * gain:+.1f} ± {100 * SURE * error:.1f} points"
+    return f"{100 * gain:+.1f} ± {200 * error:.1f} points"
