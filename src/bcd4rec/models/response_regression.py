@@ -25,6 +25,7 @@ from scipy.special import expit
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.knowledge import Counted, Knowledge, Mask, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
@@ -213,9 +214,7 @@ def _explained(around: FloatArray, answers: Mask) -> Doubles:
     return chances
 
 
-def sample_sessions(
-    shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int = MOST_ROWS
-) -> Mask:
+def sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int = MOST_ROWS) -> Mask:
     """(sessions,) whole sessions at random, until there are enough rows."""
     sizes = np.bincount(shown.session, minlength=len(dataset.sessions))
     order = rng.permutation(len(sizes))
@@ -226,9 +225,17 @@ def sample_sessions(
 
 def count_evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
     """Counted from these sessions and from nothing else, also what their circumstances led to expect."""
-    likes, mine = dataset.sequences("train", sessions), np.flatnonzero(sessions[shown.session])
+    likes, knowledge = count_knowledge(dataset, "train", shown, around, sessions)
+    return Evidence(knowledge, likes)
+
+
+def count_knowledge(
+    dataset: Dataset, split: str, shown: Transitions, around: FloatArray, sessions: Mask
+) -> tuple[Sequences, Knowledge]:
+    """The likes of these sessions of a split, and what is known of the items from them and the impressions `shown`."""
+    likes, mine = dataset.sequences(split, sessions), np.flatnonzero(sessions[shown.session])
     counted = _counted(take(shown, mine), around[mine], dataset.responses)
-    return Evidence(Knowledge.count(counted, likes, dataset.categories), likes)
+    return likes, Knowledge.count(counted, likes, dataset.categories)
 
 
 def slate_rows(evidence: Evidence, shown: Transitions, states: States) -> FloatArray:

@@ -2,31 +2,33 @@
 
 The logit of item i in a slate that session s sees is
 
-    z_i = w · evidence(s, i) + c · log(1 + place) + d · [i was just skipped] + e · log(1 + how alike i is to these items)
+    z_i = w · evidence(s, i) + c · log(1 + place) + d · [i was just skipped] + e · log(1 + how alike i is to what was)
           + v · (summary(s), [the slate before was skipped]) − log(1 + θ Σ_{j ≠ i} max(cos(i, j), 0)),
 
 and its chance of a positive response exp(z_i) / (1 + Σ_j exp(z_j)) where the log's people choose one item of a slate or
 none, 1 / (1 + exp(−z_i)) where they answer each item for itself. θ is what items lose by others like them in the same
 slate: of n alike items none is worth less than nothing, but together they may be worth no more than one.
 
-Evidence is counted from train sessions and weighed on validation sessions, so no session tells about itself. Chances
-are those of the next answer given all answers so far, so sessions that are drawn answer by answer are sessions of users
-whose tastes nobody knows yet: what a slate reveals counts, and so does what a rule keeps repeating.
+Evidence is counted from other sessions than it is weighed on, so no session tells about itself, and leaves out votes of
+similar sessions, which take most of the time. Chances are those of the next answer given all answers so far, so
+sessions that are drawn answer by answer are sessions of users whose tastes nobody knows yet: what a slate reveals
+counts, and so does what a rule keeps repeating.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from bcd4rec.data.dataset import Dataset, Transitions
+from bcd4rec.data.knowledge import Knowledge
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
-from bcd4rec.models.response_regression import circumstances, count_evidence, sample_sessions, slates, take
+from bcd4rec.models.response_regression import circumstances, count_knowledge, sample_sessions, slates, take
 from bcd4rec.seeding import generator
 
 Doubles = NDArray[np.float64]
@@ -54,13 +56,15 @@ class SlateUsers:
     redundancy: float  # θ
     one_choice: bool
     z: float  # by how many standard errors the log says that items lose by others like them
-    after_skips: int  # slates it was learned from that follow a slate skipped whole
-    again: int  # impressions of items of that skipped slate
+    after_skips: int  # impressions it was learned from in slates that follow one skipped whole
+    again: int  # those of them whose item was in the skipped slate
 
     def chances(self, states: States, items: IntArray, skipped: IntArray) -> Doubles:
         """(B, K) of a positive response to each of `items` (B, K), after the slates `skipped` (B, E) or `PAD`."""
         rows = columns(self.evidence, states, items, np.arange(items.shape[1]), skipped)
-        logits = (rows @ self.weights).astype(np.float64) - np.log1p(self.redundancy * likeness(items, items, self.evidence.items.tastes))
+        logits = (rows @ self.weights).astype(np.float64) - np.log1p(
+            self.redundancy * likeness(items, items, self.evidence.items.tastes)
+        )
         weights = np.where(items == PAD, 0.0, np.exp(np.minimum(logits, 50.0)))
         return np.asarray(weights / (1.0 + (weights.sum(axis=1, keepdims=True) if self.one_choice else weights)))
 
@@ -80,7 +84,9 @@ def likeness(items: IntArray, others: IntArray, vectors: FloatArray) -> Doubles:
     return np.asarray(pairs.sum(axis=2), np.float64)
 
 
-def columns(evidence: Evidence, states: States, items: IntArray, place: NDArray[np.integer], skipped: IntArray) -> FloatArray:
+def columns(
+    evidence: Evidence, states: States, items: IntArray, place: NDArray[np.integer], skipped: IntArray
+) -> FloatArray:
     """(B, K, ALL) what the logits of `items` (B, K) at `place` (K,) or (B, K) are linear in."""
     found = np.empty((*items.shape, ALL), np.float32)
     found[..., :COLUMNS] = evidence.rows(states, items)
@@ -132,37 +138,34 @@ class LoggedSlates:
 
 
 def fit_slate_users(dataset: Dataset, seed: int) -> SlateUsers:
-    """Weighed on the sessions of `validation` and on some of `train`, at most half; counted on the others of `train`."""
-    train, held_out = dataset.transitions("train"), dataset.transitions("validation")
+    """Weighed on some sessions of `train`, at most half of them, and counted on the others and on `validation`."""
+    train = dataset.transitions("train")
     half = generator(seed, "sessions weighed").random(len(dataset.sessions)) < 0.5
-    counted = sample_sessions(train, dataset, generator(seed, "sessions counted"), COUNTED) & ~half
-    evidence = count_evidence(dataset, train, circumstances(train, dataset.states), counted)
-    # Votes of similar sessions take most of the time and share the luck of the scorers that use them.
-    evidence = Evidence(evidence.knowledge, Sequences.of([]))
-    parts = [take(held_out, _some(held_out, dataset, seed, WEIGHED))]
-    parts.append(take(train, _some(train, dataset, seed, WEIGHED - len(parts[0]), half)))
-    shown = joined(parts)
+    evidence = Evidence(_knowledge(dataset, train, ~half, seed), Sequences.of([]))
+    rows = np.flatnonzero(half[train.session])
+    drawn = sample_sessions(take(train, rows), dataset, generator(seed, "impressions weighed"), WEIGHED)
+    shown = take(train, rows[drawn[train.session[rows]]])
     codes = [dataset.responses.code(name) for name in dataset.responses.positive]
     logged = LoggedSlates.of(shown, np.isin(shown.response, codes))
     inputs, alike = _inputs(evidence, logged, shown, dataset.states)
     return _fitted(evidence, logged, inputs, alike)
 
 
-def _some(shown: Transitions, dataset: Dataset, seed: int, most: int, among: Mask | None = None) -> Rows:
-    """The rows of whole sessions, some `most` of them."""
-    rows = np.arange(len(shown)) if among is None else np.flatnonzero(among[shown.session])
-    drawn = sample_sessions(take(shown, rows), dataset, generator(seed, "impressions weighed"), most)
-    return rows[drawn[shown.session[rows]]]
+def _knowledge(dataset: Dataset, train: Transitions, chosen: Mask, seed: int) -> Knowledge:
+    """Which items go together is counted from `chosen` train sessions; what each is worth from held-out sessions alone.
+
+    Scorers find items best that were lucky in the train split. Users who believed in the same luck would never tire
+    of them.
+    """
+    counted = chosen & sample_sessions(train, dataset, generator(seed, "sessions counted"), COUNTED)
+    _, together = count_knowledge(dataset, "train", train, circumstances(train, dataset.states), counted)
+    held_out = dataset.transitions("validation")
+    counted = sample_sessions(held_out, dataset, generator(seed, "held-out sessions counted"), COUNTED)
+    _, alone = count_knowledge(dataset, "validation", held_out, circumstances(held_out, dataset.states), counted)
+    return replace(alone, similar=together.similar, followers=together.followers, tastes=together.tastes)
 
 
-def joined(parts: list[Transitions]) -> Transitions:
-    names = Transitions.__dataclass_fields__
-    return Transitions(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-def _inputs(
-    evidence: Evidence, logged: LoggedSlates, shown: Transitions, states: States
-) -> tuple[FloatArray, Doubles]:
+def _inputs(evidence: Evidence, logged: LoggedSlates, shown: Transitions, states: States) -> tuple[FloatArray, Doubles]:
     """(n, ALL) `columns`, and (n,) `likeness`, of every impression."""
     inputs, alike = np.zeros((len(shown), ALL), np.float32), np.zeros(len(shown))
     position = np.maximum(shown.position, 0)
@@ -190,7 +193,7 @@ def _fitted(evidence: Evidence, logged: LoggedSlates, inputs: FloatArray, alike:
             if reached > loss:
                 break
             best, loss, redundancy = other, reached, tried
-    after_skips = int((logged.previous >= 0).sum())
+    after_skips = int(logged.sizes[logged.previous >= 0].sum())
     weights = best / scale
     return SlateUsers(evidence, weights.astype(np.float32), redundancy, one_choice, z, after_skips, again)
 
@@ -211,9 +214,9 @@ def _target(logged: LoggedSlates, one_choice: bool) -> Doubles:
     """(n,) 1 for positive impressions; where people choose, for the first of a slate alone."""
     if not one_choice:
         return logged.liked.astype(np.float64)
-    found = np.cumsum(logged.liked)
-    before = np.repeat(found[logged.starts] - logged.liked[logged.starts], logged.sizes)
-    return (logged.liked & (found - before == 1)).astype(np.float64)
+    found: Rows = np.cumsum(logged.liked)
+    before: Rows = np.repeat(found[logged.starts] - logged.liked[logged.starts], logged.sizes)
+    return np.asarray(logged.liked & (found - before == 1), np.float64)
 
 
 def _chances(logged: LoggedSlates, logits: Doubles, one_choice: bool) -> tuple[Doubles, float]:

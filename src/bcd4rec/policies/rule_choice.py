@@ -32,7 +32,7 @@ USERS = 250  # sessions that are played under each rule
 STEPS, PLACES = 20, 20  # of longer sessions and slates, so much is played
 ITEMS = 2000  # of larger catalogues, the items most shown are played with
 FEWEST = 100  # slates that users can be learned from
-SEEN_AGAIN = 20  # impressions of just skipped items that tell how people answer these
+SUPPORT = 0.1  # of the places after a skipped slate hold what was just skipped: what repeating slates do is known then
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,31 @@ class Beginnings:
         lengths = np.diff(np.append(first, len(starts)))
         some = np.sort(generator(seed, "sessions played").permutation(len(first))[:USERS])
         places = int(np.median(sizes))
-        return cls(dataset.states[shown.state[starts[first[some]]]], np.minimum(lengths[some], STEPS), min(places, PLACES))
+        return cls(
+            dataset.states[shown.state[starts[first[some]]]], np.minimum(lengths[some], STEPS), min(places, PLACES)
+        )
 
 
-def choose_rule(scorer: Policy, dataset: Dataset, seed: int, vectors: FloatArray | None = None) -> ChosenRule:
-    """`vectors` (A, D) tell which items are alike, by default as the train split has them."""
+def choose_rule(
+    scorer: Policy,
+    dataset: Dataset,
+    seed: int,
+    vectors: FloatArray | None = None,
+    users: SlateUsers | None = None,
+) -> ChosenRule:
+    """The rule for what `scorer` has learned from the train split.
+
+    `vectors` (A, D) tell which items are alike, by default as the train split has them. `users` save time where the
+    rules of several methods are chosen from one log: they are `fit_slate_users(dataset, seed)`, whatever the method.
+    """
     again = count_repeats(dataset)
     unavailable, why = again.unavailable()
     if trouble := cannot_tell(dataset):
         return ChosenRule(0.0, "repeat", unavailable, f"{why}; the rest is as the ranking has it, because {trouble}")
     if vectors is None:
         vectors = item_vectors(dataset.sequences("train"), dataset.n_items)
-    stage = Stage(scorer, fit_slate_users(dataset, seed), Beginnings.of(dataset, seed), vectors, unavailable, seed)
+    users = users or fit_slate_users(dataset, seed)
+    stage = Stage(scorer, users, Beginnings.of(dataset, seed), vectors, unavailable, seed)
     return stage.choose(why)
 
 
@@ -155,8 +168,10 @@ class Stage:
             return "repeat", "so a skipped slate cannot come back"
         if not self._users.after_skips or self._begin.lengths.max() < 2:
             return "repeat", "no slate follows one that was skipped whole"
-        if self._users.again < SEEN_AGAIN:
-            return "exclude", "the log hardly ever shows again what was just skipped, so slates leave it out"
+        share = self._users.again / self._users.after_skips
+        if share < SUPPORT:
+            told = f"after a skipped slate {100 * share:.1f} % of the places of the log hold what was just skipped"
+            return "exclude", f"{told}, too few to know what repeating it brings, so slates leave it out"
         gain, error = self.play(0.0, "exclude").gain(self.play(0.0, "repeat"))
         told = f"leaving out what was just skipped changes positive responses by {_points(gain, error)} of slates"
         return ("exclude", told) if gain > SURE * error else ("repeat", f"{told}, so it may be repeated")
