@@ -122,7 +122,7 @@ def fit_response(dataset: Dataset, seed: int, notify: Notify = quiet) -> tuple[R
     shown = dataset.transitions("train")
     levels = _levels(dataset.responses)
     around = circumstances(shown, dataset.states)
-    sampled = sample_sessions(shown, dataset, generator(seed, "response sample"))
+    sampled = sample_sessions(shown, dataset, generator(seed, "response sample"), MOST_ROWS)
     chosen = np.flatnonzero(sampled[shown.session])
     rows, fold = np.zeros((len(chosen), COLUMNS), np.float32), np.zeros(len(chosen), np.int8)
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
@@ -214,7 +214,7 @@ def _explained(around: FloatArray, answers: Mask) -> Doubles:
     return chances
 
 
-def sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int = MOST_ROWS) -> Mask:
+def sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int) -> Mask:
     """(sessions,) whole sessions at random, until there are enough rows."""
     sizes = np.bincount(shown.session, minlength=len(dataset.sessions))
     order = rng.permutation(len(sizes))

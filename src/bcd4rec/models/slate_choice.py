@@ -41,8 +41,9 @@ PLACE, AGAIN, NEAR, SKIPPED = COLUMNS, COLUMNS + 1, COLUMNS + 2, ALL - 1
 COUNTED, WEIGHED = 400_000, 150_000  # at most so many impressions are counted, and so many weighed
 PRIOR, FREE = 10.0, 1e-3  # precisions of the priors of items' and sessions' weights; columns have unit size
 SMALLEST = 1e-3  # a column smaller than that says nothing
-REDUNDANCIES = (0.05, 0.1, 0.2, 0.4, 0.8)  # values of θ that are tried where θ = 0 is rejected
+REDUNDANCIES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # values of θ that are tried where θ = 0 is rejected
 REJECTED = 2.0  # standard errors, clustered by session
+LIKELY = 1.92  # below the largest log-likelihood lie the values of a 95 % interval
 CELLS = 1 << 22  # pairs of items in memory at once
 SEVERAL = 0.5  # with fewer slates of several positives than this share of what independent answers give, people choose
 
@@ -188,11 +189,14 @@ def _fitted(evidence: Evidence, logged: LoggedSlates, inputs: FloatArray, alike:
     z = redundancy_score(logged, inputs, weights, alike, one_choice)
     best, redundancy = weights, 0.0
     if z > REJECTED:
-        for tried in REDUNDANCIES:
-            other, reached = fit_weights(logged, inputs, -np.log1p(tried * alike), one_choice, weights)
-            if reached > loss:
+        tried = []
+        for value in REDUNDANCIES:
+            tried.append((value, *fit_weights(logged, inputs, -np.log1p(value * alike), one_choice, weights)))
+            if tried[-1][2] > loss:
                 break
-            best, loss, redundancy = other, reached, tried
+            loss = tried[-1][2]
+        # Policies make slates more alike than logs have them, so the least value that fits is taken, not the best.
+        redundancy, best = next((value, found) for value, found, reached in tried if reached < loss + LIKELY)
     after_skips = int(logged.sizes[logged.previous >= 0].sum())
     weights = best / scale
     return SlateUsers(evidence, weights.astype(np.float32), redundancy, one_choice, z, after_skips, again)
