@@ -275,7 +275,7 @@ def test_items_that_were_not_chosen_are_drawn_as_often_as_is_said(n_items):
     lists = [rng.integers(n_items, size=3).tolist() for _ in range(200)]
     dataset = Dataset.from_sequences(Sequences.of(lists), n_items)
     shown = dataset.transitions("train")
-    one = response_regression._take(shown, np.flatnonzero(shown.step == 1)[[4]].repeat(6000))
+    one = response_regression.take(shown, np.flatnonzero(shown.step == 1)[[4]].repeat(6000))
     _, sample = fit_response(dataset, 0)
     evidence = Recorder(sample.evidence[0])
     others = response_regression._Others(dataset, 0)

@@ -67,3 +67,14 @@ def append(history: IntArray, rows: IntArray, items: IntArray) -> IntArray:
     position = np.minimum((history[rows] != PAD).sum(axis=1), history.shape[1] - 1)
     result[rows, position] = items
     return result
+
+
+def after_slate(states: States, items: IntArray, liked: NDArray[np.bool_]) -> States:
+    """The states after a slate (B, K): liked items join the positives, the others the skips, in the slate's order."""
+    positives, skips = states.positives, states.skips
+    for place in range(items.shape[1]):
+        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
+        positives = append(positives, rows, items[rows, place])
+        rows = np.flatnonzero(~liked[:, place] & (items[:, place] != PAD)).astype(np.int32)
+        skips = append(skips, rows, items[rows, place])
+    return States(positives, skips)

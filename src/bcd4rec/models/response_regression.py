@@ -26,6 +26,7 @@ from scipy.special import expit
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.knowledge import Counted, Knowledge, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
@@ -120,7 +121,7 @@ class ResponseModel:
         whole = Dataset(dataset.manifest, dataset.items, sessions, dataset.frame, dataset.states)
         shown = whole.transitions("train")
         around, all_of_them = circumstances(shown, whole.states), np.ones(len(sessions), np.bool_)
-        return replace(self, evidence=_evidence(whole, shown, around, all_of_them))
+        return replace(self, evidence=count_evidence(whole, shown, around, all_of_them))
 
 
 def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[ResponseModel, Sample]:
@@ -128,23 +129,23 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
     shown = dataset.transitions("train")
     levels = _levels(dataset.responses)
     around = circumstances(shown, dataset.states)
-    sampled = _sample_sessions(shown, dataset, generator(seed, "response sample"))
+    sampled = sample_sessions(shown, dataset, generator(seed, "response sample"), MOST_ROWS)
     chosen = np.flatnonzero(sampled[shown.session])
     rows, fold = np.zeros((len(chosen), COLUMNS), np.float32), np.zeros(len(chosen), np.int8)
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
     aside: list[Evidence] = []
     for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
         tick("counting", number / (FOLDS + 1))
-        aside.append(_evidence(dataset, shown, around, ~left_out))
+        aside.append(count_evidence(dataset, shown, around, ~left_out))
         mine = np.flatnonzero(left_out[shown.session[chosen]])
-        part = _take(shown, chosen[mine])
+        part = take(shown, chosen[mine])
         rows[mine], fold[mine] = slate_rows(aside[-1], part, dataset.states), number
         if others is not None:
             others.draw(aside[-1], part)
     tick("counting", FOLDS / (FOLDS + 1))
-    everything = _evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
+    everything = count_evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
     tick("weighing", 1.0)
-    sample = Sample(_take(shown, chosen), rows, fold, aside)
+    sample = Sample(take(shown, chosen), rows, fold, aside)
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
     gains = [gain for _, gain in levels]
     if others is None:
@@ -170,7 +171,7 @@ def _nothing_skipped(shown: Transitions, responses: Responses) -> bool:
     return bool(np.isin(shown.response, [responses.code(name) for name in responses.positive]).all())
 
 
-def _take(shown: Transitions, rows: Rows) -> Transitions:
+def take(shown: Transitions, rows: Rows) -> Transitions:
     return Transitions(*(getattr(shown, name)[rows] for name in Transitions.__dataclass_fields__))
 
 
@@ -213,20 +214,28 @@ def _explained(around: FloatArray, answers: Mask) -> Doubles:
     return chances
 
 
-def _sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator) -> Mask:
+def sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generator, most: int) -> Mask:
     """(sessions,) whole sessions at random, until there are enough rows."""
     sizes = np.bincount(shown.session, minlength=len(dataset.sessions))
     order = rng.permutation(len(sizes))
     chosen = np.zeros(len(sizes), np.bool_)
-    chosen[order[np.cumsum(sizes[order]) - sizes[order] < MOST_ROWS]] = True
+    chosen[order[np.cumsum(sizes[order]) - sizes[order] < most]] = True
     return chosen
 
 
-def _evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
+def count_evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
     """Counted from these sessions and from nothing else, also what their circumstances led to expect."""
-    likes, mine = dataset.sequences("train", sessions), np.flatnonzero(sessions[shown.session])
-    counted = _counted(_take(shown, mine), around[mine], dataset.responses)
-    return Evidence(Knowledge.count(counted, likes, dataset.categories), likes)
+    likes, knowledge = count_knowledge(dataset, "train", shown, around, sessions)
+    return Evidence(knowledge, likes)
+
+
+def count_knowledge(
+    dataset: Dataset, split: str, shown: Transitions, around: FloatArray, sessions: Mask
+) -> tuple[Sequences, Knowledge]:
+    """The likes of these sessions of a split, and what is known of the items from them and the impressions `shown`."""
+    likes, mine = dataset.sequences(split, sessions), np.flatnonzero(sessions[shown.session])
+    counted = _counted(take(shown, mine), around[mine], dataset.responses)
+    return likes, Knowledge.count(counted, likes, dataset.categories)
 
 
 def slate_rows(evidence: Evidence, shown: Transitions, states: States) -> FloatArray:

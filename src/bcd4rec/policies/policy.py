@@ -14,7 +14,7 @@ from bcd4rec.config import Config
 from bcd4rec.data.cooccurrence import item_vectors
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.responses import DIGINETICA, Responses
-from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
+from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, after_slate
 from bcd4rec.data.vocabulary import ItemId, Vocabulary
 from bcd4rec.errors import InputError
 from bcd4rec.policies.ranking import exclude
@@ -120,13 +120,13 @@ class Policy:
         """Sessions before their first slate; `opening` (B, E) are items that were liked before, oldest first."""
         nothing = np.full((count, 0), PAD, np.int32)
         opening = nothing if opening is None else opening
-        states = after(States.empty(count, self.memory.length, self.memory.skips), opening, opening != PAD)
+        states = after_slate(States.empty(count, self.memory.length, self.memory.skips), opening, opening != PAD)
         unavailable = opening if self.rule.unavailable in ("liked", "shown") else nothing
         return Sessions(states, unavailable, nothing)
 
     def after(self, sessions: Sessions, items: IntArray, liked: NDArray[np.bool_]) -> Sessions:
         """The sessions after slates (B, K), of which `liked` (B, K) says what pleased."""
-        states = after(sessions.states, items, liked)
+        states = after_slate(sessions.states, items, liked)
         unavailable = not_again(self.rule.unavailable, sessions.unavailable, items, liked)
         skipped = np.where(liked.any(axis=1, keepdims=True), np.int32(PAD), items)
         return Sessions(states, unavailable, skipped)
@@ -212,7 +212,8 @@ class Policy:
         if candidates is None:
             exclude(scores, left_out)
         else:
-            barred = (candidates[:, :, None] == left_out[:, None, :]).any(axis=2)
+            row = np.arange(len(candidates))[:, None] * self.n_items  # one number for each session and item
+            barred = np.isin(candidates + row, (left_out + row)[left_out != PAD])
             scores[barred | (candidates == PAD)] = -np.inf
         return scores
 
@@ -293,17 +294,6 @@ def learned_policy(
         np.bincount(liked.items, minlength=dataset.n_items).astype(np.int32),
         about or {},
     )
-
-
-def after(states: States, items: IntArray, liked: NDArray[np.bool_]) -> States:
-    """The states after a slate: liked items join the positives, the others the skips, in the order of the slate."""
-    positives, skips = states.positives, states.skips
-    for place in range(items.shape[1]):
-        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
-        positives = append(positives, rows, items[rows, place])
-        rows = np.flatnonzero(~liked[:, place] & (items[:, place] != PAD)).astype(np.int32)
-        skips = append(skips, rows, items[rows, place])
-    return States(positives, skips)
 
 
 def not_again(kind: Unavailable, before: IntArray, items: IntArray, liked: NDArray[np.bool_]) -> IntArray:
