@@ -12,9 +12,12 @@ from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models import slate_choice
-from bcd4rec.models.slate_choice import AGAIN, ALL, ITEM, NEAR, PLACE, SKIPPED, LoggedSlates, likeness
+from bcd4rec.models.slate_choice import AGAIN, ALL, ITEM, NEAR, PLACE, SKIPPED, LoggedSlates, SlateUsers, likeness
 from bcd4rec.policies import rule_choice
-from bcd4rec.policies.rule_choice import Played, choose_rule
+from bcd4rec.policies.policy import learned_policy
+from bcd4rec.policies.rule_choice import ChosenRule, Played
+from bcd4rec.policies.rule_choice import choose_rule as choose
+from bcd4rec.policies.scorer import Scorer
 
 KINDS, EACH, SLATE, STEPS = 4, 6, 3, 8
 ITEMS = KINDS * EACH
@@ -33,6 +36,10 @@ class Tastes:
         if candidates is not None:
             scores = np.where(candidates == PAD, -np.inf, np.take_along_axis(scores, np.maximum(candidates, 0), axis=1))
         return scores.astype(np.float32)
+
+
+def choose_rule(scorer: Scorer, dataset: Dataset, seed: int, users: SlateUsers | None = None) -> ChosenRule:
+    return choose(learned_policy(scorer, dataset), dataset, seed, users)
 
 
 def log(
@@ -181,7 +188,7 @@ def test_people_who_choose_and_people_who_answer_each_item() -> None:
     one = np.zeros(1000, np.bool_)
     one[starts + rng.integers(5, size=200)] = True
     for liked, choose in ((several, False), (one, True)):
-        assert slate_choice.people_choose(LoggedSlates(starts, sizes, starts, liked, starts)) is choose
+        assert slate_choice.people_choose(LoggedSlates(starts, sizes, starts, liked, starts)) is chooses
 
 
 def test_gains_are_paired_and_by_session() -> None:

@@ -95,7 +95,8 @@ class ActorOverEvidence(Actor, EvidenceAgent):
 
     def held_back(self) -> Tensor:
         """Shrinking, in units of logits."""
-        return self.config.shrink / 4 * self.actor.distance() / self.softness**2
+        held: Tensor = self.config.shrink / 4 * self.actor.distance() / self.softness**2
+        return held
 
     def spread(self) -> float:
         possible = self.material.possible

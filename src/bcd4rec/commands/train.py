@@ -66,6 +66,7 @@ def train(
     from bcd4rec.errors import InputError
     from bcd4rec.experiments import fitting
     from bcd4rec.experiments.judging import judge_on_log
+    from bcd4rec.policies import bundle
 
     refuse_existing(out, force, USER if method == USER else "policy", [dataset])
     checkpoint = out.with_name(f"{out.name}.checkpoint")
@@ -86,9 +87,11 @@ def train(
         fitted = fitting.fit(method, data, given, seed, watcher, checkpoint if resume else None, None, how, device)
     with progress() as tick:
         validation = judge_on_log(fitted, data, seed, tick)
-    fitted.about["validation"] = validation.to_json()
+        fitted.about["validation"] = validation.to_json()
+        tick("choosing the slate rule", 0.0)
+        policy = fitted.whole(data)
     with atomic_directory(out, force) as folder:
-        fitted.save(data, folder)
+        bundle.write(policy, folder)
         if fitted.reports:
             from bcd4rec.evaluation.offline import realised_return
             from bcd4rec.report.training import write_training_report
@@ -99,7 +102,8 @@ def train(
     last = fitted.about.get("training", {})
     if json:
         about = {"policy": str(out), "method": method, "seed": seed, "seconds": seconds}
-        emit_json(about | last | {key: fitted.about.get(key) for key in ("search", "validation")})
+        told = {"rule": policy.rule.model_dump(mode="json"), "rule_reason": policy.about["rule"]["reason"]}
+        emit_json(about | last | {key: fitted.about.get(key) for key in ("search", "validation")} | told)
         for note in validation.notes:
             say(note)
         return
@@ -110,6 +114,7 @@ def train(
     show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
     if "search" in fitted.about:
         show(search_sentence(fitted.about["search"]))
+    show(f"Slates: {policy.rule.in_words()} Why: {policy.about['rule']['reason']}.")
     if validation.judgement is not None:
         from bcd4rec.commands import _judgement
 
@@ -139,6 +144,8 @@ def search_sentence(told: dict[str, Any]) -> str:
         return f"Chosen: {told['reason']}."
     runs = ", ".join(f"{one['strength']:g}: {one['difference']:+.4f} ± {one['error']:.4f}" for one in told["tried"])
     setting = told["setting"]
+    if told["chosen"] is None:
+        return f"Chosen: {told['reason']} (validation AUC against it by {setting}: {runs})."
     return f"Chosen: {setting} {told['chosen']:g}, {told['reason']} (validation AUC against it by {setting}: {runs})."
 
 

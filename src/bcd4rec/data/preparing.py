@@ -183,9 +183,9 @@ class _TransitionWriter:
         self.total = 0
         self._path = path
         self._writer: pq.ParquetWriter | None = None
-        self._waiting: pa.RawTable | None = None
+        self._waiting: pa.Table | None = None
 
-    def write(self, table: pa.RawTable) -> None:
+    def write(self, table: pa.Table) -> None:
         self.total += len(table)
         waiting = table if self._waiting is None else pa.concat_tables([self._waiting, table])
         while len(waiting) >= ROW_GROUP:
@@ -193,7 +193,7 @@ class _TransitionWriter:
             waiting = waiting[ROW_GROUP:]
         self._waiting = waiting
 
-    def _write_group(self, table: pa.RawTable) -> None:
+    def _write_group(self, table: pa.Table) -> None:
         self._writer = self._writer or pq.ParquetWriter(self._path, table.schema, compression="zstd")
         self._writer.write_table(table.combine_chunks())
 

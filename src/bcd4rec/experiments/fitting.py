@@ -12,8 +12,10 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.experiments import searching
 from bcd4rec.experiments.searching import Search
+from bcd4rec.models.slate_choice import SlateUsers
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy, learned_policy
+from bcd4rec.policies.rule_choice import choose_rule
 from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.registry import INSTALL
 
@@ -29,8 +31,14 @@ class Fitted:
     about: dict[str, Any]
     reports: "list[Report]" = field(default_factory=list)
 
-    def whole(self, dataset: Dataset) -> Policy:
-        return learned_policy(self.scorer, dataset, self.about)
+    def whole(self, dataset: Dataset, users: SlateUsers | None = None) -> Policy:
+        """The policy with the slate rule that its log chooses; `users` spare the work where several are chosen for."""
+        plain = learned_policy(self.scorer, dataset, self.about)
+        chosen = choose_rule(plain, dataset, int(self.about["seed"]), users)
+        policy = plain.with_rule(
+            diversity=chosen.diversity, after_skip=chosen.after_skip, unavailable=chosen.unavailable
+        )
+        return replace(policy, about=policy.about | {"rule": {"reason": chosen.reason, **chosen.scores}})
 
     def save(self, dataset: Dataset, folder: Path) -> None:
         bundle.write(self.whole(dataset), folder)
@@ -136,6 +144,9 @@ def _fit_agent(
         if best is None or tried[-1].measure > max(other.measure for other in tried[:-1]):
             best = fitted, one
     assert best is not None  # noqa: S101 (there is at least one option; for the type checker)
+    if start is not None and tried and max(one.difference + one.error for one in tried) < 0:
+        found = searching.told(search, tried, best[1]) | {"chosen": None, "reason": searching.WORSE}
+        return Fitted(start, about | {"config": config.model_dump(mode="json"), "search": found})
     if config.strength is None:
         return best[0]
     return replace(best[0], about=best[0].about | {"search": searching.told(search, tried, best[1])})

@@ -25,6 +25,7 @@ STRENGTHS: dict[Search, tuple[float, ...]] = {
 }
 MOST = 5000  # validation cases that decide
 MEASURE = "reward_auc"
+WORSE = "the response model alone: whatever was learned on top of it ranks validation slates worse"
 
 
 @dataclass(frozen=True)
