@@ -19,8 +19,15 @@ from bcd4rec.renaming import exchange, rename_new
 
 MANIFEST = "manifest.json"  # every folder we write has one, with its kind and the names of its files
 # Files of a policy that its manifest may not name: it was saved into a folder by hand, or they were added later.
-POLICY = ("arrays.safetensors", "vocabulary.parquet", "model.onnx", "quantiles.onnx", "behaviour.onnx")
-POLICY += ("retrieval.faiss", "retrieval.json")
+POLICY = (
+    "arrays.safetensors",
+    "vocabulary.parquet",
+    "model.onnx",
+    "quantiles.onnx",
+    "behaviour.onnx",
+    "retrieval.faiss",
+    "retrieval.json",
+)
 
 LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
