@@ -18,8 +18,16 @@ from bcd4rec.errors import InputError
 from bcd4rec.renaming import exchange, rename_new
 
 MANIFEST = "manifest.json"  # every folder we write has one, with its kind and the names of its files
-# What is added to a policy after it was made; its manifest, which its version covers, does not name these.
-ADDED = ("model.onnx", "quantiles.onnx", "behaviour.onnx", "retrieval.faiss", "retrieval.json")
+# Files of a policy that its manifest may not name: it was saved into a folder by hand, or they were added later.
+POLICY = (
+    "arrays.safetensors",
+    "vocabulary.parquet",
+    "model.onnx",
+    "quantiles.onnx",
+    "behaviour.onnx",
+    "retrieval.faiss",
+    "retrieval.json",
+)
 
 LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
@@ -193,7 +201,7 @@ def _refuse_foreign(path: Path, kind: str | None = None) -> None:
         raise InputError(f"{path} holds files that bcd4rec did not write (by its {MANIFEST}); choose another folder.")
     if kind is not None and manifest["kind"] != kind:
         raise InputError(f"{path} is a {manifest['kind']} and no {kind}; --force replaces the same kind only.")
-    ours = {MANIFEST, *ADDED, *manifest.get("files", ())}
+    ours = {MANIFEST, *(POLICY if manifest["kind"] == "policy" else ()), *manifest.get("files", ())}
     other = sorted(str(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir() or one.is_symlink())
     if foreign := [name for name in other if name not in ours]:
         raise InputError(
