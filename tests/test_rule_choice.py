@@ -187,7 +187,7 @@ def test_people_who_choose_and_people_who_answer_each_item() -> None:
     several = rng.random(1000) < 0.3
     one = np.zeros(1000, np.bool_)
     one[starts + rng.integers(5, size=200)] = True
-    for liked, choose in ((several, False), (one, True)):
+    for liked, chooses in ((several, False), (one, True)):
         assert slate_choice.people_choose(LoggedSlates(starts, sizes, starts, liked, starts)) is chooses
 
 
