@@ -330,20 +330,6 @@ def test_validation_sessions_have_no_influence():
     assert not equal(flat(model), flat(more))
 
 
-def test_counted_anew_validation_sessions_are_evidence_and_test_sessions_are_not():
-    frame = log(four_answers)
-    parts = {"train": 0.0, "validation": 0.3}
-    datasets = {name: dataset_of(frame, FOUR, share) for name, share in parts.items()}
-    model, _ = fit_response(datasets["validation"], 0)
-    found = model.recounted(datasets["validation"])
-    whole, _ = fit_response(datasets["train"], 0)
-    assert equal(found.evidence.arrays(), whole.evidence.arrays())
-    assert not equal(found.evidence.arrays(), model.evidence.arrays())
-    assert found.weights is model.weights
-    assert equal(flat(whole.recounted(datasets["train"])), flat(whole))  # nothing was held out
-    assert equal(flat(model.recounted(datasets["validation"], ["train"])), flat(model))
-
-
 def test_evidence_about_a_session_does_not_hold_its_own_responses():
     frame = log(four_answers, slates=4)
     dataset = dataset_of(frame, FOUR)

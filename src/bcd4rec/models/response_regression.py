@@ -13,12 +13,10 @@ What evidence is counted from must not hold the sessions that weights are learne
 the evidence about each comes from the others. For use, it is counted from all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
@@ -109,19 +107,6 @@ class ResponseModel:
         rows = self.evidence.rows(states, candidates)
         found = self.weights.of_rows(rows, summary(states)[:, None])
         return np.where(candidates == PAD, np.float32(-np.inf), found)
-
-    def recounted(self, dataset: Dataset, splits: Sequence[str] = ("train", "validation")) -> Self:
-        """The same weights over evidence from all sessions of these splits.
-
-        Validation sessions choose settings and tell how good a policy is, so it must not know them until that is done;
-        what they say about items is worth having then. Nothing may be judged by them afterwards.
-        """
-        counted = pl.when(pl.col("split").is_in(list(splits))).then(pl.lit("train")).otherwise(pl.lit("aside"))
-        sessions = dataset.sessions.with_columns(split=counted)
-        whole = Dataset(dataset.manifest, dataset.items, sessions, dataset.frame, dataset.states)
-        shown = whole.transitions("train")
-        around, all_of_them = circumstances(shown, whole.states), np.ones(len(sessions), np.bool_)
-        return replace(self, evidence=count_evidence(whole, shown, around, all_of_them))
 
 
 def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[ResponseModel, Sample]:

@@ -14,7 +14,7 @@ from bcd4rec.models import knn_kernels as kernels
 from bcd4rec.models.knn_kernels import Index, Queries, Room, Votes, Weights
 
 KEPT_BATCH = 128  # votes are kept of batches of at least so many states: learning and judging ask for them again …
-KEPT_VOTES = 1 << 22  # … until there are so many, of 8 bytes each; then all but the batch at hand are forgotten
+KEPT_VOTES = 1 << 21  # … until there are so many, of 8 bytes each; then all but the batch at hand are forgotten
 
 
 class Weighting(Config):
