@@ -83,10 +83,10 @@ def test_same_seed_same_bits_and_checkpoints_resume_to_them(name, tmp_path):
 def test_saved_and_loaded_it_scores_the_same(name, tmp_path):
     fitted = fit(name, log(), QUICK, search="none")
     fitted.save(log(), tmp_path)
-    loaded = bundle.load(tmp_path).policy
+    loaded = bundle.load(tmp_path).scorer
     candidates = np.array([[3, PAD, 0]] * len(some_states()), np.int32)
     for wanted in (None, candidates):
-        assert np.array_equal(fitted.policy.scores(some_states(), wanted), loaded.scores(some_states(), wanted))
+        assert np.array_equal(fitted.scorer.scores(some_states(), wanted), loaded.scores(some_states(), wanted))
 
 
 @every_agent
@@ -100,7 +100,7 @@ def test_settings_that_nobody_knows_are_refused(name):
 def test_logs_that_teach_little_are_no_error(name, slates, skips):
     """Every session one slate, or clicks alone."""
     dataset = log(slates, skips)
-    scores = fit(name, dataset, QUICK, search="none").policy.scores(dataset.states)
+    scores = fit(name, dataset, QUICK, search="none").scorer.scores(dataset.states)
     assert np.isfinite(scores).all()
     assert (scores.max(axis=1) > scores.min(axis=1)).any()
 
@@ -125,7 +125,7 @@ def test_the_paper_s_form(name):
     config = AGENTS[name].parse(dict(AGENTS[name].presets["paper"]) | small, "test")
     fitted = fit(name, log(), dict(AGENTS[name].presets["paper"]) | small)
     assert (config.encoder, config.pretraining, config.evidence) == ("bigru", "srgnn", False)
-    assert np.isfinite(fitted.policy.scores(some_states())).all()
+    assert np.isfinite(fitted.scorer.scores(some_states())).all()
     assert "search" not in fitted.about
 
 
@@ -157,4 +157,4 @@ def test_the_example_of_the_documentation_is_an_agent(form, monkeypatch):
     fitted = fit("boltzmann", log(), QUICK | form)
     assert fitted.about["config"]["warmth"] == 0.1
     assert ("search" in fitted.about) == (not form)
-    assert (np.ptp(fitted.policy.scores(some_states()), axis=1) > 0).all()
+    assert (np.ptp(fitted.scorer.scores(some_states()), axis=1) > 0).all()

@@ -302,7 +302,7 @@ def test_a_manifest_that_names_other_files_is_refused(saved, name):
     outside = saved.parent / "outside.txt"
     outside.write_text("hello")
     files = json.loads((saved / MANIFEST).read_text())["checksums"]
-    changed(saved, files=files | {name: bundle.checksum(outside)})
+    changed(saved, checksums=files | {name: bundle.checksum(outside)})
     assert "is damaged" in refused(saved)
     outside.unlink()
 
@@ -311,7 +311,7 @@ def test_a_manifest_that_names_other_files_is_refused(saved, name):
 def test_a_manifest_without_a_checksum_is_refused(saved, name):
     files = json.loads((saved / MANIFEST).read_text())["checksums"]
     del files[name]
-    changed(saved, files=files)
+    changed(saved, checksums=files)
     assert "is damaged" in refused(saved)
 
 
@@ -364,7 +364,7 @@ def test_an_unknown_kind(saved):
 def signed(folder: Path, name: str) -> None:
     """As if a file had been saved as it is now."""
     files = json.loads((folder / MANIFEST).read_text())["checksums"]
-    changed(folder, files=files | {name: bundle.checksum(folder / name)})
+    changed(folder, checksums=files | {name: bundle.checksum(folder / name)})
 
 
 def test_a_vocabulary_of_another_policy(saved):
