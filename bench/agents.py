@@ -174,13 +174,12 @@ def whole_training() -> tuple[float, float]:
     from bcd4rec.experiments.comparison import contestant
     from bcd4rec.experiments.fitting import fit
     from bcd4rec.sim.interest_evolution import PRESETS, InterestEvolution
-    from bcd4rec.sim.rollout import RolloutConfig, rollout
+    from bcd4rec.sim.rollout import rollout
 
     environment = InterestEvolution(PRESETS["paper"])
-    random = contestant("random", environment, None, 0)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.parquet"
-        rollout(environment, random.policy, SESSIONS, 0, random.rules(RolloutConfig())).write_parquet(log)
+        rollout(environment, contestant("random", environment), SESSIONS, 0).write_parquet(log)
         config = PrepareConfig()  # as `bcd4rec demo` has it
         prepare(Log(log), environment.responses, config, Path(folder) / "dataset")
         dataset = Dataset.load(Path(folder) / "dataset")

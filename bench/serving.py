@@ -27,29 +27,27 @@ from rich.table import Table
 
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.knowledge import Knowledge, Neighbours
+from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.experiments.comparison import BEHAVIOUR, contestant
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import Evidence
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
 from bcd4rec.models.response_regression import ResponseModel
 from bcd4rec.policies import bundle
-from bcd4rec.policies.bundle import SavedPolicy
 from bcd4rec.policies.evidence_policy import EvidencePolicy
+from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.quantile_policy import QuantilePolicy
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.policies.scorer import SavedScorer
+from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 
 WIDTH, LENGTH, SKIPS, KINDS = 100, 10, 40, 825
 SMALL, LARGE = 6_666, 1_000_000
 USERS = 6_000  # of the log that evidence is learned from; they see nearly all of the 6,666 items
-ABOUT = {
-    "method": "bcd4rec",
-    "history": {"length": LENGTH, "skips": SKIPS},
-    "responses": {"rewards": {"skip": 0, "click": 1, "buy": 5}},
-}
+RESPONSES = Responses(rewards={"skip": 0, "click": 1, "buy": 5})
 REPORTED = ("requests_per_second", "p50_ms", "p90_ms", "p99_ms", "errors")
 CPU = {"server": "server ms", "client": "load ms"}  # processor time
 Measures = dict[str, float]
@@ -70,11 +68,11 @@ def network(items: int) -> QuantilePolicy:
 def learned() -> EvidencePolicy:
     """From a log of the simulated shop, quickly."""
     shop = Shop(preset("pages"))
-    log = rollout(shop, shop.behaviour(), USERS, 0, RolloutConfig(exploration=Exploration(kind="own")))
+    log = rollout(shop, contestant(BEHAVIOUR, shop), USERS, 0)
     dataset = Dataset.from_frame(with_ids(with_openings(log, shop), shop), shop.responses)
     found: Fitted = fit("bcd4rec", dataset, {"updates": 100})
-    assert isinstance(found.policy, EvidencePolicy)
-    return found.policy
+    assert isinstance(found.scorer, EvidencePolicy)
+    return found.scorer
 
 
 def side_by_side(policy: EvidencePolicy, shops: int) -> EvidencePolicy:
@@ -108,7 +106,7 @@ def side_by_side(policy: EvidencePolicy, shops: int) -> EvidencePolicy:
     return EvidencePolicy(model, policy.returns, policy.behaviour)
 
 
-POLICIES: dict[str, Callable[[], SavedPolicy]] = {
+POLICIES: dict[str, Callable[[], SavedScorer]] = {
     "evidence": learned,
     "evidence, large": lambda: side_by_side(learned(), -(-LARGE // learned().n_items)),
     "network": lambda: network(SMALL),
@@ -116,11 +114,11 @@ POLICIES: dict[str, Callable[[], SavedPolicy]] = {
 }
 
 
-def save(policy: SavedPolicy, folder: Path) -> Path:
-    folder.mkdir()
-    ids = Vocabulary(pl.Series("item_id", range(policy.n_items)))
-    kind = type(policy).__module__.rpartition(".")[2]
-    bundle.save(policy, kind, ids, folder, ABOUT, np.arange(policy.n_items, dtype=np.int32))
+def save(scorer: SavedScorer, folder: Path) -> Path:
+    ids = Vocabulary(pl.Series("item_id", range(scorer.n_items)))
+    counts, memory = np.arange(scorer.n_items, dtype=np.int32), Memory(length=LENGTH, skips=SKIPS)
+    about = {"method": "bcd4rec"}
+    bundle.save(Policy(scorer, ids, memory, responses=RESPONSES, popularity=counts, about=about), folder)
     return folder
 
 

@@ -19,6 +19,7 @@ from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.policies import bundle
+from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import exclude, top
 from bcd4rec.training import DivergenceError, Trainer, check, take
 
@@ -253,8 +254,8 @@ def test_same_seed_same_bits_and_checkpoints_resume_to_them(name, tmp_path: Path
 def test_saved_and_loaded_it_scores_the_same(name, serving, tmp_path: Path):
     dataset = patience()
     policy = trained(tiny(name, updates=5, constrain_serving=serving), dataset).policy()
-    bundle.save(policy, "quantile_policy", dataset.vocabulary, tmp_path, {"method": name})
-    loaded = bundle.load(tmp_path).policy
+    bundle.write(Policy(policy, dataset.vocabulary, about={"method": name}), tmp_path)
+    loaded = bundle.load(tmp_path).scorer
     states = States.of([[], [1], [3, 2, 1]])
     assert np.array_equal(policy.scores(states), loaded.scores(states))
     items = np.array([0, 1, 3], np.int32)

@@ -1,15 +1,16 @@
 """The Bayes filter against plain integration, and where it stands between chance and the oracle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bcd4rec.data.states import PAD
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.policies.uniform import Uniform
+from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout
+from bcd4rec.sim.rollout import Oracle, policy_of, rollout
 
 TINY = InterestEvolutionConfig(categories=2, items=6, slate_size=3, horizon=4)  # items 0, 2, 4 and 1, 3, 5
 EDGE = 60  # cells of the grid along each of the two interests
@@ -99,11 +100,10 @@ def test_nothing_attracts_and_still_there_is_a_belief():
 
 def test_it_knows_more_than_chance_and_less_than_the_oracle():
     def rate(environment: InterestEvolution, random: bool = False) -> float:
-        policy = Uniform(200) if random else Oracle(environment)
-        exploration = Exploration(kind="epsilon", epsilon=1.0) if random else Exploration()
+        policy = random_policy(environment) if random else policy_of(Oracle(environment), environment, "oracle")
         vectors = np.eye(20, dtype=np.float32)[environment.categories]
-        rules = RolloutConfig(after_skip="exclude", diversity=1.0, exploration=exploration)
-        log = rollout(environment, policy, 200, 5, rules, vectors=vectors)
+        spread = replace(policy, vectors=vectors).with_rule(after_skip="exclude", diversity=1.0)
+        log = rollout(environment, spread, 200, 5)
         return target_rate(per_session(log, environment.responses))
 
     chance, guessed, seen = (

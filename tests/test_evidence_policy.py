@@ -15,6 +15,7 @@ from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, fit_response
 from bcd4rec.policies import bundle
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
+from bcd4rec.policies.policy import Policy
 
 N_ITEMS, HIDDEN = 14, 5
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0, "complain": -2.0}
@@ -170,8 +171,8 @@ def test_log_likelihood_is_normalised():
 @pytest.mark.parametrize("name", POLICIES)
 def test_saved_and_loaded_to_the_same_bits(name, tmp_path: Path):
     policy = POLICIES[name]
-    bundle.save(policy, "evidence_policy", Vocabulary(DATASET.vocabulary.ids), tmp_path, {"method": "test"})
-    again = bundle.load(tmp_path).policy
+    bundle.write(Policy(policy, Vocabulary(DATASET.vocabulary.ids), about={"method": "test"}), tmp_path)
+    again = bundle.load(tmp_path).scorer
     assert isinstance(again, EvidencePolicy)
     np.testing.assert_array_equal(again.scores(STATES), policy.scores(STATES))
     some = np.array([[3, PAD, 0]] * len(STATES), np.int32)

@@ -32,7 +32,7 @@ from bcd4rec.models.learned_user import LearnedUser, SessionShapes
 from bcd4rec.policies import bundle
 from bcd4rec.sim.environment import EnvironmentOptions
 from bcd4rec.sim.learned import Learned, LearnedConfig, learned
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 
 ITEMS, KINDS, SESSIONS = 30, 5, 420
 SETTINGS = {"width": 8, "epochs": 4, "batch_size": 32, "learning_rate": 0.01, "vector_rate": 0.003}
@@ -114,10 +114,7 @@ def test_the_bundle_comes_back_the_same(fitted: FittedUser, saved: Path, dataset
     loaded = LearnedUser.load(saved)
     assert loaded.vocabulary.ids.equals(dataset.vocabulary.ids)
     assert loaded.responses == dataset.responses
-    logs = [
-        rollout(Learned(user), contestant("random", Learned(user), None, 0).policy, 40, 3)
-        for user in (fitted.user, loaded)
-    ]
+    logs = [rollout(Learned(user), contestant("random", Learned(user)), 40, 3) for user in (fitted.user, loaded)]
     assert logs[0].equals(logs[1])
     manifest = json.loads((saved / "manifest.json").read_text())
     assert manifest["data"]["content_hash"] == dataset.content_hash
@@ -185,7 +182,7 @@ def test_what_follows_a_slate_is_what_later_slates_showed() -> None:
 def test_behaviour_shows_the_lists_of_the_log(fitted: FittedUser, slate_size: int) -> None:
     env = Learned(fitted.user, LearnedConfig(unavailable="recommended", most=3, slate_size=slate_size))
     player = contestant("behaviour", env, None, 0)
-    shown = rollout(env, player.policy, 60, 4, player.rules(RolloutConfig()))
+    shown = rollout(env, player, 60, 4)
     sequels = fitted.user.shapes.sequels(liked=True, again=True)
     lists = np.split(sequels.items, sequels.offsets[1:-1])
     lengths = set()
@@ -196,7 +193,7 @@ def test_behaviour_shows_the_lists_of_the_log(fitted: FittedUser, slate_size: in
         lengths.add(len(part))
     assert len(lengths) > 1
     others = contestant("random", env, None, 0)
-    log = rollout(env, others.policy, 60, 4, others.rules(RolloutConfig()))
+    log = rollout(env, others, 60, 4)
     assert log["session_id"].unique().equals(shown["session_id"].unique())
 
 
@@ -206,7 +203,7 @@ def test_what_a_session_opened_with_may_come_back_once(fitted: FittedUser) -> No
     opened = env.openings()
     assert env.step(opened).responses.any()
     assert not env.step(opened).responses.any()
-    log = with_openings(rollout(env, contestant("oracle", env, None, 0).policy, 200, 0), env)
+    log = with_openings(rollout(env, contestant("oracle", env), 200, 0), env)
     first = log.filter(pl.col("step") == 0).select("session_id", first="item_id")
     shown = log.filter(pl.col("step") > 0).join(first, on="session_id")
     assert (shown["item_id"] == shown["first"]).any()
@@ -256,9 +253,9 @@ def test_the_oracle_is_the_expected_reward(fitted: FittedUser) -> None:
 def test_the_same_seed_the_same_users_and_policies_share_them(fitted: FittedUser) -> None:
     env = Learned(fitted.user)
     policies = [contestant(name, env, None, 0) for name in ("random", "oracle")]
-    first, again = (rollout(env, policies[0].policy, 30, 2, policies[0].rules(RolloutConfig())) for _ in range(2))
+    first, again = (rollout(env, policies[0], 30, 2) for _ in range(2))
     assert first.equals(again)
-    other = rollout(env, policies[1].policy, 30, 2)
+    other = rollout(env, policies[1], 30, 2)
     steps = [log.group_by("session_id").len().sort("session_id")["len"] for log in (first, other)]
     assert steps[0].equals(steps[1])
     assert summarise("oracle", other, env.responses, ITEMS).mean_return.value > (
@@ -286,16 +283,14 @@ def test_settings_change_the_sessions(fitted: FittedUser) -> None:
     slates = np.arange(15, dtype=np.int32).reshape(5, 3)
     assert not env.step(slates).ended.any()
     assert env.step(slates + 15 - 15 * (slates > 14)).ended.all()
-    lengths = {
-        len(part) for part in rollout(env, contestant("oracle", env, None, 0).policy, 20, 0).partition_by("session_id")
-    }
+    lengths = {len(part) for part in rollout(env, contestant("oracle", env), 20, 0).partition_by("session_id")}
     assert lengths == {6}  # whole slates
 
 
 def test_logs_have_the_ids_of_the_data_and_can_be_prepared(fitted: FittedUser, tmp_path: Path) -> None:
     env = Learned(fitted.user, LearnedConfig(slate_size=2))
     player = contestant("random", env, None, 0)
-    played = rollout(env, player.policy, 50, 0, player.rules(RolloutConfig()))
+    played = rollout(env, player, 50, 0)
     named = with_ids(with_openings(played, env), env)
     assert set(named["item_id"]) <= set(fitted.user.vocabulary.ids)
     assert named.filter(pl.col("item_id") == f"i{ITEMS - 1:02}")["category"].is_null().all()
@@ -308,7 +303,7 @@ def test_logs_have_the_ids_of_the_data_and_can_be_prepared(fitted: FittedUser, t
 def test_the_share_outside_support_is_counted(fitted: FittedUser, tmp_path: Path) -> None:
     env = Learned(fitted.user)
     contestants = [contestant(name, env, None, 0) for name in ("random", "oracle")]
-    found = compare(env, contestants, 60, 0, RolloutConfig())
+    found = compare(env, contestants, 60, 0)
     random = found.evaluations[0]
     assert random.outside is not None
     table = found.sessions["random"]
@@ -327,7 +322,7 @@ def test_what_lies_outside_is_asked_before_the_answer(fitted: FittedUser) -> Non
     rare = np.full((20, 1), ITEMS - 1, np.int32)
     assert env.outside(rare).all()
     assert not env.outside(np.full((20, 1), PAD, np.int32)).any()
-    log = rollout(env, contestant("oracle", env, None, 0).policy, 20, 0)
+    log = rollout(env, contestant("oracle", env), 20, 0)
     plain = {
         session: part["outside"].sum() for (session,), part in log.partition_by("session_id", as_dict=True).items()
     }
@@ -345,9 +340,7 @@ def test_gymnasium_likes_it(saved: Path) -> None:
 def test_policies_of_the_data_set_play(fitted: FittedUser, dataset: Dataset, tmp_path: Path) -> None:
     fit("popular", dataset).save(dataset, tmp_path)
     env = Learned(fitted.user)
-    found = compare(
-        env, [contestant("popular", env, dataset, 0), contestant(str(tmp_path), env, None, 0)], 30, 0, RolloutConfig()
-    )
+    found = compare(env, [contestant("popular", env, dataset, 0), contestant(str(tmp_path), env, None, 0)], 30, 0)
     assert found.evaluations[0].rate == found.evaluations[1].rate
 
 

@@ -17,7 +17,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
-from bcd4rec.policies.bundle import KINDS
+from bcd4rec.policies.scorer import SCORERS
 
 NEURAL = ["gru4rec", "srgnn"]
 METHODS = [*NEURAL, "item2vec"]
@@ -60,8 +60,7 @@ class TestPolicy:
         np.testing.assert_allclose(some[candidates != PAD], expected[candidates != PAD], rtol=1e-4, atol=1e-5)
 
     def test_save_and_restore_give_the_same_bits(self, policy):
-        kind = type(policy).__module__.rpartition(".")[2]
-        assert KINDS[kind] is type(policy)
+        assert SCORERS[policy.kind] is type(policy)
         arrays = {name: array.copy() for name, array in policy.arrays().items()}
         again = type(policy).restore(policy.settings(), arrays)
         np.testing.assert_array_equal(again.scores(STATES), policy.scores(STATES))

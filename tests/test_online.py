@@ -17,11 +17,11 @@ from bcd4rec.errors import InputError
 from bcd4rec.experiments.comparison import contestant
 from bcd4rec.experiments.online import OnlineConfig, learn_online, logged_rows
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import rollout
 from test_cli import fails
 
 QUICK = {"updates": 150, "batch_size": 256}
-RULES = RolloutConfig(after_skip="exclude", diversity=1.0)
+RULES = {"after_skip": "exclude", "diversity": 1.0}
 
 
 def test_exploration_falls_from_one() -> None:
@@ -66,8 +66,7 @@ def test_rounds_get_better_and_repeat_to_the_bit() -> None:
 def known(tmp_path: Path) -> Dataset:
     """What 300 users said to random slates of every other item."""
     env = InterestEvolution()
-    player = contestant("random", env, None, 0)
-    log = rollout(env, player.policy, 300, 1, player.rules(RULES.model_copy(update={"diversity": 0.0})))
+    log = rollout(env, contestant("random", env).with_rule(after_skip="exclude"), 300, 1)
     log.write_parquet(tmp_path / "log.parquet")
     config = PrepareConfig(split=SplitConfig(validation=0.2))
     prepare(Log(tmp_path / "log.parquet"), env.responses, config, tmp_path / "dataset", 0)
@@ -90,8 +89,7 @@ def test_the_log_of_a_data_set_is_its_train_split(known: Dataset) -> None:
 def test_the_log_of_a_data_set_gives_the_same_data_set_again(tmp_path: Path) -> None:
     """Also where sessions hold what nobody recommended: before, between and after slates, and the same item twice."""
     env = InterestEvolution()
-    player = contestant("random", env, None, 0)
-    log = rollout(env, player.policy, 5, 1, player.rules(RULES.model_copy(update={"diversity": 0.0})))
+    log = rollout(env, contestant("random", env).with_rule(after_skip="exclude"), 5, 1)
     read = {"item_id": 7, "response": "click", "category": log.filter(item_id=7)["category"][0], "organic": True}
     places = [(0, -2), (0, -1), (1, 4), (1, 5), (2, 99), (4, -1)]
     reads = pl.DataFrame([read | {"session_id": session, "step": step} for session, step in places])

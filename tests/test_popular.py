@@ -8,7 +8,7 @@ from bcd4rec.baselines.popular import Popularity
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
-from bcd4rec.policies.bundle import KINDS
+from bcd4rec.policies.scorer import SCORERS
 
 TRAIN = Sequences.of([[2, 0, 2], [2], [], [3, 0]])
 
@@ -45,7 +45,7 @@ def test_the_result_is_the_callers_to_change():
 
 def test_save_and_restore():
     policy = fit(6)
-    assert KINDS["popular"] is Popularity
+    assert SCORERS["popular"] is Popularity
     again = Popularity.restore(policy.settings(), policy.arrays())
     assert again.n_items == 6
     np.testing.assert_array_equal(again.scores(States.empty(1)), policy.scores(States.empty(1)))

@@ -141,7 +141,7 @@ def test_agents_and_baselines_are_measured_alike(tmp_path: Path) -> None:
 
     dataset = dataset_of(random_rows(1), tmp_path / "data")
     quick = {"updates": 3, "batch_size": 8}
-    for policy in (fit("iqn", dataset, quick).policy, BASELINES["sknn"]().fit(dataset, 0)):
+    for policy in (fit("iqn", dataset, quick).scorer, BASELINES["sknn"]().fit(dataset, 0)):
         every = recall(policy, dataset, x=ITEMS).interval.value
         assert recall(policy, dataset, x=1).interval.value < recall(policy, dataset, x=5).interval.value <= every
 

@@ -11,11 +11,11 @@ from bcd4rec.registry import Registry
 
 PACKAGE = "made_up_parts"
 MODULES = {
-    "__init__": "from bcd4rec.registry import Registry\nPARTS = Registry('part', 'made_up_parts')\nLOADED = []\n",
-    "apple": "from made_up_parts import LOADED, PARTS\nLOADED.append('apple')\nPARTS.register('apple')(1)\n",
-    "pair": "from made_up_parts import LOADED, PARTS\nLOADED.append('pair')\n"
-    "PARTS.register('left')(2)\nPARTS.register('right')(3)\n",
-    "zeal": "import library_that_nobody_has.inside\nfrom made_up_parts import PARTS\nPARTS.register('zeal')(4)\n",
+    "__init__": 'from bcd4rec.registry import Registry\nPARTS = Registry("part", "made_up_parts")\nLOADED = []\n',
+    "apple": 'from made_up_parts import LOADED, PARTS\nLOADED.append("apple")\nPARTS.register("apple")(1)\n',
+    "pair": 'from made_up_parts import LOADED, PARTS\nLOADED.append("pair")\n'
+    'PARTS.register("left")(2)\nPARTS.register("right")(3)\n',
+    "zeal": 'import library_that_nobody_has.inside\nfrom made_up_parts import PARTS\nPARTS.register("zeal")(4)\n',
 }
 
 
@@ -35,6 +35,7 @@ def test_a_part_is_found_by_name(parts):
     assert parts["apple"] == 1
     assert sys.modules[PACKAGE].LOADED == ["apple"]  # and nothing else is imported for it
     assert parts["right"] == 3
+    assert sys.modules[PACKAGE].LOADED == ["apple", "pair"]  # whatever its module is called
 
 
 def test_names_are_sorted_and_complete(parts):

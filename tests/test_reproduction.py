@@ -178,9 +178,9 @@ def test_shared_pre_training_changes_nothing(tiny, tmp_path):
     run([log], store)
     dataset = Dataset.load(store.path(log) / "dataset")
     settings = {"evidence": False, "updates": 6, "batch_size": 16, "encoder": "meanpool", "pretraining_epochs": 1}
-    alone = fit("bcd4rec", dataset, settings).policy.arrays()
+    alone = fit("bcd4rec", dataset, settings).scorer.arrays()
     for _ in range(2):  # the first writes what the second reads
-        together = fit("bcd4rec", dataset, settings, shared=tmp_path / "shared").policy.arrays()
+        together = fit("bcd4rec", dataset, settings, shared=tmp_path / "shared").scorer.arrays()
         assert all(np.array_equal(alone[name], together[name]) for name in alone)
     assert len(list((tmp_path / "shared").iterdir())) == 2
     fit("bcq", dataset, settings, shared=tmp_path / "shared")  # another head, the same pre-training

@@ -1,5 +1,6 @@
 """Large catalogues: what the index finds, measured against a plain search."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
 from bcd4rec.policies import bundle
+from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.quantile_policy import QuantilePolicy
-from bcd4rec.policies.ranking import Exploration
 from bcd4rec.seeding import generator
 from bcd4rec.serving import retrieval
 from bcd4rec.serving.loading import Served, load
@@ -29,8 +30,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     vectors = rng.normal(size=(40, WIDTH))[rng.integers(40, size=ITEMS)] + 0.3 * rng.normal(size=(ITEMS, WIDTH))
     policy = QuantilePolicy(QNetwork(vectors.astype(np.float32), QNetworkConfig(head="implicit", encoder="meanpool")))
     folder = tmp_path_factory.mktemp("large")
-    about = {"history": {"length": 4, "skips": 3}}
-    bundle.save(policy, "quantile_policy", Vocabulary(pl.Series("item_id", range(ITEMS))), folder, about)
+    vocabulary = Vocabulary(pl.Series("item_id", range(ITEMS)))
+    bundle.write(Policy(policy, vocabulary, Memory(length=4, skips=3)), folder)
     return load(folder)
 
 
@@ -54,7 +55,7 @@ def test_exact_best_is_a_plain_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recall_is_what_it_says(served: Served, found: InvertedFile) -> None:
-    policy = served.policy
+    policy = served.policy.scorer
     assert isinstance(policy, OnnxPolicy)
     table = policy.tower.table
     states = retrieval.likely_states(served, lambda some: exact_best(policy.preference(some)[0], table, DEPTH))
@@ -73,26 +74,29 @@ def test_recall_is_what_it_says(served: Served, found: InvertedFile) -> None:
 
 def test_values_are_exact_and_liked_items_never_return(served: Served, found: InvertedFile) -> None:
     recommender, plain = Recommender(served, found), Recommender(served)
-    states = served.states([7, 70], [])
-    exact = plain.slate(states, 9, [7, 70], None, Exploration())
-    slate = recommender.slate(states, 9, [7, 70], None, Exploration())
-    assert len(set(exact.items.tolist()) & set(slate.items.tolist())) >= 8
-    scores = served.policy.scores(states)[0]
-    np.testing.assert_allclose(slate.values, scores[slate.items], rtol=1e-5)
-    gone = slate.items[:5].tolist()
-    assert not set(gone) & set(recommender.slate(states, 9, gone, None, Exploration()).items.tolist())
+    sessions = served.policy.read([], [7, 70]).sessions
+    exact, slate = plain.slate(sessions, 9), recommender.slate(sessions, 9)
+    assert exact.items.shape == slate.items.shape == (1, 9)
+    assert not {7, 70} & {*exact.items[0].tolist(), *slate.items[0].tolist()}
+    assert len(set(exact.items[0].tolist()) & set(slate.items[0].tolist())) >= 8
+    scores = served.policy.scorer.scores(sessions.states)[0]
+    np.testing.assert_allclose(slate.values[0], scores[slate.items[0]], rtol=1e-5)
+    gone = slate.items[0, :5].tolist()
+    again = recommender.slate(sessions, 9, excluded=gone).items[0].tolist()
+    assert len(again) == 9
+    assert not {7, 70, *gone} & set(again)
 
 
 def test_exploration_stays_among_what_was_retrieved(served: Served, found: InvertedFile) -> None:
-    policy = served.policy
+    policy = served.policy.scorer
     assert isinstance(policy, OnnxPolicy)
-    states = served.states([7], [])
-    pool = found.pool(policy.preference(states)[0], 2 + 1)
-    rng = generator(0, "explore")
-    slate = Recommender(served, found).slate(states, 2, [7], None, Exploration(kind="epsilon", epsilon=1.0), rng)
+    sessions = served.policy.read([], [7]).sessions
+    pool = found.pool(policy.preference(sessions.states)[0], 2 + 1)
+    exploring = served.policy.with_rule(exploration={"kind": "epsilon", "epsilon": 1.0})
+    slate = Recommender(replace(served, policy=exploring), found).slate(sessions, 2, generator(0, "explore"))
     left = len(pool) - int(7 in pool)
-    assert set(slate.items.tolist()) <= set(pool.tolist())
-    np.testing.assert_allclose(slate.propensities, [1 / left, 1 / (left - 1)], rtol=1e-5)
+    assert set(slate.items[0].tolist()) <= set(pool.tolist())
+    np.testing.assert_allclose(slate.propensities[0], [1 / left, 1 / (left - 1)], rtol=1e-5)
 
 
 def test_an_index_is_used_only_for_the_bundle_it_was_made_from(
@@ -100,10 +104,10 @@ def test_an_index_is_used_only_for_the_bundle_it_was_made_from(
 ) -> None:
     written = found.save(tmp_path, "one version")
     assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
-    assert isinstance(served.policy, OnnxPolicy)
-    again = InvertedFile.read(served.policy, tmp_path, "one version")
+    assert isinstance(served.policy.scorer, OnnxPolicy)
+    again = InvertedFile.read(served.policy.scorer, tmp_path, "one version")
     assert again is not None
     assert again.measured == found.measured
     query = np.ones((1, WIDTH), np.float32)
     assert again.pool(query, 3).tolist() == found.pool(query, 3).tolist()
-    assert InvertedFile.read(served.policy, tmp_path, "another") is None
+    assert InvertedFile.read(served.policy.scorer, tmp_path, "another") is None

@@ -17,7 +17,6 @@ from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.summary import Evaluation
 from bcd4rec.experiments.online import OnlineConfig
-from bcd4rec.sim.rollout import RolloutConfig
 from reproduction import second_domain as domain
 from reproduction.benchmark_users import _table
 from test_learned_user import SETTINGS, SPLIT, log
@@ -88,7 +87,7 @@ def test_a_run_is_kept_and_goes_on(dataset: Dataset, tmp_path: Path, monkeypatch
     assert met["bcd4rec"].category_accuracy is not None
     assert met["bcd4rec"].category_accuracy > 2 * 100 / 5  # of five categories
     assert np.isfinite(domain.rank_correlation(met, met))
-    narrow = domain.meet(user, {}, 150, 0, rules=RolloutConfig(candidates="category"))
+    narrow = domain.meet(user, {}, 150, 0, candidates="category")
     assert narrow["random"].category_accuracy == 100
     assert narrow["random"].evaluation.rate.value > rates["random"] + 5
     assert narrow["behaviour"].evaluation == met["behaviour"].evaluation  # the log's lists are what they are

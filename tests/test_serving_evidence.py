@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -14,22 +15,26 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.knowledge import Knowledge, Neighbours
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
+from bcd4rec.experiments.comparison import BEHAVIOUR, contestant
 from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import SUMMARY, Evidence
 from bcd4rec.models.evidence_kernels import COLUMNS, VOTED, VOTES
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
+from bcd4rec.policies import bundle
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
-from bcd4rec.policies.ranking import Exploration, top
+from bcd4rec.policies.policy import Memory, Policy
+from bcd4rec.policies.ranking import top
 from bcd4rec.serving import arms
 from bcd4rec.serving.bundles import export_bundle
 from bcd4rec.serving.loading import Served, load
 from bcd4rec.serving.recommending import Recommender
 from bcd4rec.serving.retrieval import DEPTH, Shortlists, retrieval_for
-from bcd4rec.sim.rollout import RolloutConfig, rollout, with_ids, with_openings
+from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig
-from serving_help import Running, serving
+from serving_help import Running, serving, states_of
 from test_cli import run
 
 ITEMS, LARGE = 61, 200_000
@@ -47,7 +52,7 @@ def dataset() -> Dataset:
             positive_far=0.4,
         )
     )
-    log = rollout(shop, shop.behaviour(), 300, 1, RolloutConfig(exploration=Exploration(kind="own")))
+    log = rollout(shop, contestant(BEHAVIOUR, shop), 300, 1)
     return Dataset.from_frame(with_ids(with_openings(log, shop), shop), shop.responses)
 
 
@@ -59,7 +64,7 @@ def fitted(dataset: Dataset) -> Fitted:
 @pytest.fixture(scope="module")
 def folder(fitted: Fitted, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("policy")
-    fitted.save(dataset, made)
+    bundle.write(fitted.whole(dataset).with_rule(diversity=0.0, after_skip="repeat"), made)
     return made
 
 
@@ -83,20 +88,20 @@ def numbers(served: Served, ids: list[Any]) -> list[int]:
 def ranking(served: Served, liked: list[Any], skipped: list[Any], k: int) -> list[Any]:
     """The ids that the policy itself puts first, without what was liked."""
     policy, likes = served.policy, numbers(served, liked)
-    scores = policy.scores(served.states(likes, numbers(served, skipped)))[0]
+    scores = policy.scorer.scores(states_of(policy, likes, numbers(served, skipped)))[0]
     order = sorted((item for item in range(policy.n_items) if item not in likes), key=lambda item: -scores[item])
     return [served.vocabulary.id(item) for item in order[:k]]
 
 
 def test_slates_are_the_policys_own_ranking(server: Running, served: Served) -> None:
-    assert isinstance(served.policy, EvidencePolicy)
+    assert isinstance(served.policy.scorer, EvidencePolicy)
     ids = [served.vocabulary.id(item) for item in range(served.policy.n_items)]
     for liked, skipped in (([], []), ([ids[3]], []), ([ids[7], ids[2]], [ids[5], ids[9]]), ([ids[4]] * 2, [ids[4]])):
         session = [{"item": item, "response": "skip"} for item in skipped] + list(liked)
         answer = server.recommend(session=session, k=5)
         assert [one["item"] for one in answer["items"]] == ranking(served, liked, skipped, 5)
-        states = served.states(numbers(served, liked), numbers(served, skipped))
-        expected = served.policy.scores(states)[0, numbers(served, [one["item"] for one in answer["items"]])]
+        states = states_of(served.policy, numbers(served, liked), numbers(served, skipped))
+        expected = served.policy.scorer.scores(states)[0, numbers(served, [one["item"] for one in answer["items"]])]
         np.testing.assert_allclose([one["value"] for one in answer["items"]], expected, rtol=1e-5)
     some = ids[10:20]
     answer = server.recommend(session=[ids[3]], k=3, candidates=some)
@@ -108,25 +113,25 @@ def test_slates_are_the_policys_own_ranking(server: Running, served: Served) -> 
 def test_a_session_that_says_nothing_gets_no_catalogue_order(server: Running, served: Served) -> None:
     shown = numbers(served, [one["item"] for one in server.recommend(k=8)["items"]])
     assert shown != sorted(shown)
-    values = served.policy.scores(served.states([], []))[0]
+    values = served.policy.scorer.scores(served.policy.begin(1).states)[0]
     assert len(np.unique(values)) > served.policy.n_items // 2
 
 
 def test_feedback_changes_what_comes_next(server: Running, served: Served) -> None:
     first = server.recommend(session_id="one", k=3)
-    taken, left = first["items"][0]["item"], first["items"][1]["item"]
+    taken, left, unanswered = (one["item"] for one in first["items"])
     told = [{"item": taken, "response": "click"}, {"item": left, "response": "skip"}]
     assert server.post("/v1/feedback", {"request_id": first["request_id"], "responses": told}).status_code == 200
     second = server.recommend(session_id="one", k=4)
-    assert [one["item"] for one in second["items"]] == ranking(served, [taken], [left], 4)
+    assert [one["item"] for one in second["items"]] == ranking(served, [taken], [left, unanswered], 4)
 
 
 def test_explanations(server: Running, served: Served) -> None:
-    policy = served.policy
+    policy = served.policy.scorer
     assert isinstance(policy, EvidencePolicy)
     liked = served.vocabulary.id(5)
     answer = server.recommend(session=[liked], k=4, explain=True)
-    states, shown = served.states([5], []), numbers(served, [one["item"] for one in answer["items"]])
+    states, shown = states_of(served.policy, [5], []), numbers(served, [one["item"] for one in answer["items"]])
     logits = np.array([float(row @ policy.behaviour.evidence) for row in rows_of(policy, states)])  # type: ignore[union-attr]
     chances = np.exp(logits) / np.exp(logits).sum()
     for one, item in zip(answer["items"], shown, strict=True):
@@ -136,9 +141,9 @@ def test_explanations(server: Running, served: Served) -> None:
         assert one["likelihood"] == pytest.approx(chances[item], rel=1e-3)
     behaviour = numbers(served, answer["beside"]["behaviour"])
     assert behaviour == [item for item in np.argsort(-chances, kind="stable").tolist() if item != 5][:4]
-    assert served.popularity is not None
+    assert served.policy.popularity is not None
     popular = numbers(served, answer["beside"]["popular"])
-    assert popular == [item for item in np.argsort(-served.popularity, kind="stable").tolist() if item != 5][:4]
+    assert popular == [item for item in np.argsort(-served.policy.popularity, kind="stable").tolist() if item != 5][:4]
 
 
 def rows_of(policy: EvidencePolicy, states: States) -> FloatArray:
@@ -149,11 +154,11 @@ def rows_of(policy: EvidencePolicy, states: States) -> FloatArray:
 
 def test_all_items_at_once_as_one_by_one(served: Served) -> None:
     """Two ways to the same numbers: rows of evidence, and sums without rows; alone and in a batch."""
-    policy, rng = served.policy, np.random.default_rng(3)
+    policy, rng = served.policy.scorer, np.random.default_rng(3)
     assert isinstance(policy, EvidencePolicy)
     sessions = [([], []), ([4], []), ([4, 9, 4], [9, 1, 1]), ([], [2, 3])]
     weights = rng.normal(size=(5, COLUMNS)).astype(np.float32)
-    rows = [served.states(*session) for session in sessions]
+    rows = [states_of(served.policy, *session) for session in sessions]
     states = States(np.concatenate([one.positives for one in rows]), np.concatenate([one.skips for one in rows]))
     sums = policy.model.evidence.sums(states, weights)
     for place, one in enumerate(rows):
@@ -174,14 +179,17 @@ def test_nothing_is_to_be_exported(folder: Path) -> None:
     found = run("export", folder, "--onnx", "--json")
     assert (found.returncode, found.stdout) == (2, "")
     assert "takes it as it is, and there is nothing to export" in found.stderr
-    with pytest.raises(InputError, match="kind 'evidence_policy'"):
+    with pytest.raises(InputError, match="kind 'evidence'"):
         export_bundle(folder)
 
 
 def damaged_copy(folder: Path, to: Path, arrays: dict[str, Any]) -> Path:
     for file in folder.iterdir():
         (to / file.name).write_bytes(file.read_bytes())
-    save_file(arrays, to / "arrays.safetensors")
+    save_file(arrays, to / bundle.ARRAYS)
+    manifest = json.loads((to / "manifest.json").read_text())  # as if it had been saved so
+    manifest["checksums"][bundle.ARRAYS] = bundle.checksum(to / bundle.ARRAYS)
+    (to / "manifest.json").write_text(json.dumps(manifest))
     return to
 
 
@@ -248,7 +256,7 @@ def large() -> EvidencePolicy:
     return made_up(LARGE)
 
 
-def states_of(liked: list[int], skipped: list[int]) -> States:
+def wide_states(liked: list[int], skipped: list[int]) -> States:
     positives, skips = np.full((1, 9), PAD, np.int32), np.full((1, 12), PAD, np.int32)
     positives[0, : len(liked)], skips[0, : len(skipped)] = liked, skipped
     return States(positives, skips)
@@ -258,7 +266,7 @@ def test_shortlists_hold_what_scoring_everything_finds(large: EvidencePolicy) ->
     rng, hits = np.random.default_rng(5), []
     for _ in range(40):
         liked, skipped = ((LARGE * rng.random(rng.integers(low, 9)) ** 3).astype(int).tolist() for low in (1, 0))
-        states = states_of(liked, skipped)
+        states = wide_states(liked, skipped)
         pool = large.shortlist(states, 200)
         assert (np.diff(pool) > 0).all()
         assert len(pool) < LARGE // 50
@@ -268,7 +276,7 @@ def test_shortlists_hold_what_scoring_everything_finds(large: EvidencePolicy) ->
             large.scores(states, pool[None])[0], large.scores(states)[0, pool], rtol=1e-4, atol=1e-5
         )
     assert np.mean(hits) >= 0.99
-    nothing = states_of([], [])
+    nothing = wide_states([], [])
     for most in (10, 200, 1_000):
         expected = top(large.scores(nothing), most)[0]
         assert set(expected.tolist()) <= set(large.shortlist(nothing, most).tolist())
@@ -276,30 +284,36 @@ def test_shortlists_hold_what_scoring_everything_finds(large: EvidencePolicy) ->
 
 def test_a_pool_leaves_nothing_behind(large: EvidencePolicy) -> None:
     """Boards are used again by the next session, so they must be clean."""
-    nothing, before = states_of([], []), large.scores(states_of([], []))
+    nothing, before = wide_states([], []), large.scores(wide_states([], []))
     first = large.shortlist(nothing, 200)
-    large.shortlist(states_of([5, 77, 5], [1_000, 3]), 200)
+    large.shortlist(wide_states([5, 77, 5], [1_000, 3]), 200)
     assert large.shortlist(nothing, 200).tolist() == first.tolist()
     assert large.scores(nothing).tobytes() == before.tobytes()
 
 
+def served_policy(served: Served, scorer: EvidencePolicy) -> Served:
+    vocabulary = Vocabulary(pl.Series("item_id", range(scorer.n_items)))
+    return replace(served, policy=Policy(scorer, vocabulary, Memory(length=9, skips=12)))
+
+
 def test_the_server_shortlists_large_catalogues(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = replace(served, policy=made_up(3_000))
+    small = served_policy(served, made_up(3_000))
     assert retrieval_for(small) is None
-    assert retrieval_for(replace(served, policy=made_up(3_000, beta=0.1)), large=2_999) is None
+    assert retrieval_for(served_policy(served, made_up(3_000, beta=0.1)), large=2_999) is None
     found = retrieval_for(small, large=2_999)
     assert isinstance(found, Shortlists)
     assert found.measured.recall > 0.99
     assert found.measured.milliseconds > 0
     whole, pooled = Recommender(small), Recommender(small, found)
-    states, gone = small.states([5, 77], [9]), [5, 77]
-    expected = whole.slate(states, DEPTH, gone, None, Exploration())
+    sessions = small.policy.read([], [5, 77, (9, "skip")]).sessions
+    expected = whole.slate(sessions, DEPTH)
     monkeypatch.setattr(Evidence, "sums", lambda *_: pytest.fail("scored everything"))
-    slate = pooled.slate(states, DEPTH, gone, None, Exploration())
+    slate = pooled.slate(sessions, DEPTH)
     assert slate.items.tolist() == expected.items.tolist()
+    assert not {5, 77} & set(slate.items[0].tolist())
     np.testing.assert_allclose(slate.values, expected.values, rtol=1e-4)
 
 
 def test_the_manifest_tells_the_kind(folder: Path) -> None:
-    assert json.loads((folder / "manifest.json").read_text())["policy"] == "evidence_policy"
+    assert json.loads((folder / "manifest.json").read_text())["scorer"] == "evidence"
     assert arms.load_arm("a", folder, 1.0).recommender.batcher is not None

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bcd4rec.artifacts import atomic_directory
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.storage.store import open_store
-from serving_help import ITEMS, Running, quantile_policy, saved, serving
+from serving_help import ITEMS, Running, quantile_policy, saved, serving, states_of
 
 ADMIN = "an-admin-key-for-tests"
 KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
@@ -27,7 +27,7 @@ KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
+    return saved(quantile_policy("bigru", "implicit"), tmp_path_factory.mktemp("policy") / "policy")
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def test_an_occupied_port_is_one_sentence(server: Running, folder: Path, tmp_pat
 @pytest.mark.parametrize("session", [[], [3], [3, 3, 7, 1, 2, 9, 11]], ids=str)
 def test_the_best_items_that_were_not_liked(server: Running, session: list[int]) -> None:
     policy = quantile_policy("bigru", "implicit")
-    served = load(saved(policy, "quantile_policy", Path(server._said).parent / "copy"))
-    scores = policy.scores(served.states(session, []))[0]
+    served = load(saved(policy, Path(server._said).parent / "copy"))
+    scores = policy.scores(states_of(served.policy, session, []))[0]
     scores[session] = -np.inf
     expected = np.argsort(-scores, kind="stable")[:5]
     found = server.recommend(session=session, k=5)
@@ -143,7 +143,8 @@ def test_feedback_twice_late_and_before_its_time(server: Running) -> None:
     for _ in range(3):
         assert server.feedback(first["request_id"], **{f"i{item}": "click"}).status_code == 200
     after = server.recommend(session_id="carl", k=3)
-    assert items(after) == items(server.recommend(session=[item], k=3))
+    told = [item, {"item": items(first)[1], "response": "skip"}]  # which nobody had answered by then
+    assert items(after) == items(server.recommend(session=told, k=3))
     assert server.feedback("no-such-request", i4="buy").status_code == 200  # it may yet come
     batch = [
         {"request_id": after["request_id"], "item": items(after)[0], "response": "click"},
@@ -169,8 +170,14 @@ def test_what_was_shown_is_stored(folder: Path, tmp_path: Path) -> None:
         assert 'bcd4rec_request_seconds_bucket{le="0.007",route="/v1/recommend"}' in text
     store = open_store(str(tmp_path / "store.sqlite"))
     try:
-        assert store.session("dora") == [(str(items(shown[1])[0]), "buy")]
-        assert store.session(told["session_id"]) == [("4", "click"), ("6", "skip")]
+        answers = {(1, 0): "buy"}
+        assert store.session("dora").slates == [
+            [(str(item), answers.get((step, place))) for place, item in enumerate(items(slate))]
+            for step, slate in enumerate([*shown, greedy])
+        ]
+        opened = store.session(told["session_id"])
+        assert opened.opening == [("4", "click"), ("6", "skip")]
+        assert opened.slates == [[(str(item), None) for item in items(told)]]
     finally:
         store.close()
 
@@ -182,7 +189,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
     first, second = (tmp_path / name for name in ("first", "second"))
     versions = {}
     for name, path, seed in (("a", first, 5), ("b", second, 6)):
-        saved(quantile_policy("meanpool", "implicit", seed=seed), "quantile_policy", path)
+        saved(quantile_policy("meanpool", "implicit", seed=seed), path)
         versions[name] = load(path).version
     answers: list[httpx.Response] = []
     with serving(tmp_path, first, "--ab", second, "--share", 0.3, environment=KEYED) as server:
@@ -200,7 +207,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
             thread.start()
         for seed in (7, 8):
             with atomic_directory(first, force=True) as fresh:
-                saved(quantile_policy("meanpool", "implicit", seed=seed), "quantile_policy", fresh)
+                saved(quantile_policy("meanpool", "implicit", seed=seed), fresh)
             done = server.post("/v1/policy/reload", {"arm": "a"}, x_api_key=ADMIN)
             assert done.status_code == 200, done.text
             versions["a"] = load(first).version

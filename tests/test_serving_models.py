@@ -20,11 +20,13 @@ from bcd4rec.data.states import PAD, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.next_item import NextItem
+from bcd4rec.policies.policy import Memory
+from bcd4rec.policies.slates import SlateRule
 from bcd4rec.serving import exporting, heads
 from bcd4rec.serving.bundles import export_bundle
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.model import OnnxPolicy
-from serving_help import ITEMS, LENGTH, SKIPS, WIDTH, quantile_policy, saved, shaken
+from serving_help import ITEMS, LENGTH, SKIPS, WIDTH, quantile_policy, saved, shaken, states_of
 
 BATCH = 9
 
@@ -53,7 +55,7 @@ def assert_same_scores(policy: Any, served: Any, states: States, rng: np.random.
 @pytest.mark.parametrize("more", [{}, {"pooling": True, "state_value": False}], ids=["plain", "pooling"])
 def test_quantile_policies_score_as_with_torch(encoder: str, head: str, more: dict[str, Any], tmp_path: Path) -> None:
     policy = quantile_policy(encoder, head, **more)
-    served = load(saved(policy, "quantile_policy", tmp_path)).policy
+    served = load(saved(policy, tmp_path)).policy.scorer
     assert isinstance(served, OnnxPolicy)
     rng = np.random.default_rng(1)
     for length, skips in ((LENGTH, SKIPS), (3, 0), (1, 1)):
@@ -71,7 +73,7 @@ def test_next_item_networks_score_as_with_torch(encoder: str, tmp_path: Path) ->
     model = NextItem(np.random.default_rng(2).normal(size=(ITEMS, WIDTH)).astype(np.float32), encoder)
     shaken(model)
     policy = NeuralPolicy(model, encoder, LENGTH)
-    served = load(saved(policy, "neural", tmp_path)).policy
+    served = load(saved(policy, tmp_path)).policy.scorer
     rng = np.random.default_rng(3)
     assert_same_scores(policy, served, random_states(rng, LENGTH, SKIPS), rng)
 
@@ -79,7 +81,7 @@ def test_next_item_networks_score_as_with_torch(encoder: str, tmp_path: Path) ->
 @pytest.mark.parametrize(("beta", "form"), [(0.3, "relative"), (0.2, "literal"), (0.999, "literal"), (1.0, "relative")])
 def test_the_constraint_allows_the_same_items(beta: float, form: str, tmp_path: Path) -> None:
     policy = quantile_policy("meanpool", "implicit", beta, form)
-    served = load(saved(policy, "quantile_policy", tmp_path)).policy
+    served = load(saved(policy, tmp_path)).policy.scorer
     rng = np.random.default_rng(4)
     states = random_states(rng, LENGTH, SKIPS)
     expected = policy.scores(states)
@@ -89,7 +91,7 @@ def test_the_constraint_allows_the_same_items(beta: float, form: str, tmp_path: 
 
 def test_the_behaviour_model_explains(tmp_path: Path) -> None:
     policy = quantile_policy("bigru", "implicit")
-    served = load(saved(policy, "quantile_policy", tmp_path)).policy
+    served = load(saved(policy, tmp_path)).policy.scorer
     assert isinstance(served, OnnxPolicy)
     assert not served.constrained
     states = random_states(np.random.default_rng(6), LENGTH, SKIPS)
@@ -105,35 +107,42 @@ def test_other_policies_are_served_as_they_are(name: str, tmp_path: Path) -> Non
     options = {"width": 4, "epochs": 1} if name == "item2vec" else {}
     dataset = Dataset.from_sequences(Sequences.of([[0, 2, 4], [4, 1], [2, 4, 6, 0]]), ITEMS)
     policy = BASELINES[name].parse(options, "test").fit(dataset, 0)
-    kind = type(policy).__module__.rpartition(".")[2]
-    served = load(saved(policy, kind, tmp_path))
+    served = load(saved(policy, tmp_path))
     states = random_states(np.random.default_rng(7), LENGTH, SKIPS)
-    assert served.policy.scores(states).tobytes() == policy.scores(states).tobytes()
+    assert served.policy.scorer.scores(states).tobytes() == policy.scores(states).tobytes()
     with pytest.raises(InputError, match="has no network; `bcd4rec serve` takes it as it is"):
         export_bundle(tmp_path)
 
 
 def test_what_is_known_of_a_policy(tmp_path: Path) -> None:
-    served = load(saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path))
-    assert (served.length, served.skips, served.method) == (LENGTH, SKIPS, "iqn")
+    served = load(saved(quantile_policy("bigru", "implicit"), tmp_path))
+    assert (served.policy.memory.length, served.policy.memory.skips, served.method) == (LENGTH, SKIPS, "iqn")
     assert served.responses.positive == ("click", "buy")
-    assert served.popularity is not None
-    assert served.popularity.tolist() == list(range(ITEMS))
-    states = served.states([1, 2, 3, 4, 5, 6], [7])
+    assert served.policy.popularity is not None
+    assert served.policy.popularity.tolist() == list(range(ITEMS))
+    states = states_of(served.policy, [1, 2, 3, 4, 5, 6], [7])
     assert states.positives.tolist() == [[2, 3, 4, 5, 6]]
     assert states.skips.tolist() == [[7] + [PAD] * (SKIPS - 1)]
-    assert served.states([], list(range(SKIPS + 2))).skips.tolist() == [list(range(2, SKIPS + 2))]
-    empty = replace(served, skips=0).states([], [1, 2])
+    assert states_of(served.policy, [], list(range(SKIPS + 2))).skips.tolist() == [list(range(2, SKIPS + 2))]
+    empty = states_of(replace(served.policy, memory=Memory(length=LENGTH)), [], [1, 2])
     assert (empty.positives.tolist(), empty.skips.shape) == ([[PAD] * LENGTH], (1, 0))
-    other = load(saved(quantile_policy("bigru", "expected"), "quantile_policy", tmp_path))
+    other = load(saved(quantile_policy("bigru", "expected"), tmp_path))
     assert len(served.version) == 12
     assert other.version != served.version
+
+
+def test_what_the_command_line_says_counts_in_place_of_the_policys_rule(tmp_path: Path) -> None:
+    folder = saved(quantile_policy("bigru", "implicit"), tmp_path, rule=SlateRule(unavailable="shown"))
+    kept, changed = load(folder), load(folder, {"after_skip": "exclude"})
+    assert kept.policy.rule == SlateRule(unavailable="shown")
+    assert changed.policy.rule == SlateRule(unavailable="shown", after_skip="exclude")
+    assert kept.version == changed.version
 
 
 def test_exported_models_run_on_their_own(tmp_path: Path) -> None:
     """The file alone, as somebody else would use it: embeddings come from the bundle's arrays."""
     policy = quantile_policy("bigru", "implicit")
-    folder = saved(policy, "quantile_policy", tmp_path)
+    folder = saved(policy, tmp_path)
     version, written = export_bundle(folder)
     assert [path.name for path in written] == ["model.onnx", "quantiles.onnx", "behaviour.onnx"]
     size = (folder / "model.onnx").stat().st_size
@@ -151,13 +160,13 @@ def test_exported_models_run_on_their_own(tmp_path: Path) -> None:
 
 
 def test_exported_models_are_used_only_for_the_bundle_they_were_made_from(tmp_path: Path, monkeypatch: Any) -> None:
-    folder = saved(quantile_policy("meanpool", "implicit"), "quantile_policy", tmp_path)
+    folder = saved(quantile_policy("meanpool", "implicit"), tmp_path)
     export_bundle(folder)
     with monkeypatch.context() as patch:  # a server without the onnx package
         patch.setattr(exporting, "import_onnx", lambda: pytest.fail("made the model anew"))
         load(folder)
     changed = quantile_policy("bigru", "expected")
-    served = load(saved(changed, "quantile_policy", folder)).policy
+    served = load(saved(changed, folder)).policy.scorer
     rng = np.random.default_rng(9)
     assert_same_scores(changed, served, random_states(rng, LENGTH, SKIPS), rng)
 
@@ -170,17 +179,17 @@ def test_constants_that_stand_twice_are_the_same() -> None:
 
 
 def test_serving_imports_no_torch(tmp_path: Path) -> None:
-    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path)
+    folder = saved(quantile_policy("bigru", "implicit"), tmp_path)
     code = (
-        "import sys; from pathlib import Path; from bcd4rec.serving.loading import load; from bcd4rec.data.states "
-        f"import States; s = load(Path({str(folder)!r})); s.policy.scores(s.states([1], [])); "
+        "import sys; from pathlib import Path; from bcd4rec.serving.loading import load; "
+        f"s = load(Path({str(folder)!r})); s.warm_up(); assert len(s.policy.recommend([1])) == 3; "
         "assert 'torch' not in sys.modules; assert 'matplotlib' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_damaged_bundles_are_refused(tmp_path: Path) -> None:
-    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", tmp_path)
+    folder = saved(quantile_policy("bigru", "implicit"), tmp_path)
     content = (folder / "arrays.safetensors").read_bytes()
     for damaged in (b"", content[:100], content[: len(content) // 2], bytes(reversed(content))):
         (folder / "arrays.safetensors").write_bytes(damaged)

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,18 @@ import numpy as np
 import pytest
 
 import bcd4rec
+from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies import bundle
-from bcd4rec.policies.ranking import Exploration
+from bcd4rec.policies.policy import Memory
+from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.seeding import generator
 from bcd4rec.serving import batching
 from bcd4rec.serving.app import make_app
 from bcd4rec.serving.arms import Arm, Arms, load_arm
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.loading import Served, load
-from bcd4rec.serving.messages import RecommendRequest
+from bcd4rec.serving.messages import FeedbackRequest, RecommendRequest
 from bcd4rec.serving.metrics import Metrics
 from bcd4rec.serving.middleware import Middleware
 from bcd4rec.serving.rate_limit import RateLimit
@@ -36,13 +39,13 @@ from bcd4rec.serving.security import Keys, Limits, read_keys
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ArmCounts, Feedback, Impression, StoreStatus
-from bcd4rec.serving.storage.store import BufferFull, open_store
-from serving_help import ABOUT, ITEMS, VOCABULARY, quantile_policy, saved
+from bcd4rec.serving.storage.store import BufferFull, StoredSession, open_store
+from serving_help import ITEMS, quantile_policy, saved, states_of, whole
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    return load(saved(quantile_policy("meanpool", "implicit"), "quantile_policy", tmp_path_factory.mktemp("p") / "p"))
+    return load(saved(quantile_policy("meanpool", "implicit"), tmp_path_factory.mktemp("p") / "p"))
 
 
 # ---- exploration
@@ -66,14 +69,15 @@ def exact(scores: list[float], slate: tuple[int, ...], exploration: Exploration)
     "exploration", [Exploration(kind="epsilon", epsilon=0.4), Exploration(kind="softmax", temperature=0.7)], ids=str
 )
 def test_propensities_are_the_probabilities_of_what_is_shown(served: Served, exploration: Exploration) -> None:
-    states, recommender, draws = served.states([2], []), Recommender(served), 3000
-    pool, gone = [5, 9, 11, 20, 2], [2]
-    scores = served.policy.scores(states, np.array([pool[:4]], np.int32))[0].tolist()
+    policy, draws = served.policy.with_rule(exploration=exploration), 3000
+    sessions, recommender = policy.read([], [2]).sessions, Recommender(replace(served, policy=policy))
+    pool = [5, 9, 11, 20, 2]  # of which 2 was liked
+    scores = policy.scorer.scores(sessions.states, np.array([pool[:4]], np.int32))[0].tolist()
     seen: Counter[tuple[int, ...]] = Counter()
     for number in range(draws):
         rng = generator(0, "explore", f"request {number}")
-        slate = recommender.slate(states, 2, gone, pool, exploration, rng)
-        places = tuple(pool.index(item) for item in slate.items)
+        slate = recommender.slate(sessions, 2, rng, pool)
+        places = tuple(pool.index(item) for item in slate.items[0])
         expected = exact(scores, places, exploration)
         assert float(np.prod(slate.propensities.astype(np.float64))) == pytest.approx(expected, rel=1e-4)
         seen[places] += 1
@@ -83,12 +87,27 @@ def test_propensities_are_the_probabilities_of_what_is_shown(served: Served, exp
 
 
 def test_the_same_request_explores_alike(served: Served) -> None:
-    exploration = Exploration(kind="softmax", temperature=5.0)
+    policy = served.policy.with_rule(exploration={"kind": "softmax", "temperature": 5.0})
+    recommender = Recommender(replace(served, policy=policy))
     slates = [
-        Recommender(served).slate(served.states([], []), 4, [], None, exploration, generator(1, "x", n)).items.tolist()
-        for n in ("one", "one", "two")
+        recommender.slate(policy.begin(1), 4, generator(1, "x", n)).items[0].tolist() for n in ("one", "one", "two")
     ]
     assert slates[0] == slates[1] != slates[2]
+
+
+@pytest.mark.parametrize("kind", ["none", "epsilon", "softmax"])
+@pytest.mark.parametrize("diversity", [0.0, 1.0])
+def test_no_candidates_give_an_empty_slate(served: Served, kind: str, diversity: float) -> None:
+    if kind == "softmax" and diversity:
+        pytest.skip("refused together")
+    policy = replace(served.policy, vectors=np.ones((ITEMS, 1), np.float32))
+    policy = policy.with_rule(exploration={"kind": kind}, diversity=diversity)
+    recommender, sessions = Recommender(replace(served, policy=policy)), policy.read([], [2]).sessions
+    for pool in ([], [2]):  # 2 was liked
+        slate = recommender.slate(sessions, 3, generator(0, "x"), pool)
+        assert [part.shape for part in slate] == [(1, 0)] * 3
+    nothing, asked = np.empty((1, 0), np.int32), np.array([[4, PAD]], np.int32)
+    assert policy.propensities(sessions, asked, nothing).tolist() == [[0.0, 1.0]]
 
 
 # ---- requests that arrive together
@@ -96,12 +115,12 @@ def test_the_same_request_explores_alike(served: Served) -> None:
 
 def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "MOST", 3)
-    policy, sessions = served.policy, [[], [2], [5, 9, 2], [7, 7], [1, 2, 3, 4, 5, 6, 7]]
+    policy, sessions = served.policy.scorer, [[], [2], [5, 9, 2], [7, 7], [1, 2, 3, 4, 5, 6, 7]]
     rows: list[int] = []
     whole = policy.scores
     monkeypatch.setattr(policy, "scores", lambda states: rows.append(len(states)) or whole(states))
     one = batching.Batcher(policy)
-    states = [served.states(liked, [3, 3]) for liked in sessions]
+    states = [states_of(served.policy, liked, [3, 3]) for liked in sessions]
 
     async def ask() -> list[Any]:
         alone = await one.scores(states[0])
@@ -118,8 +137,8 @@ def test_requests_that_arrive_together_share_a_call(served: Served, monkeypatch:
 
 
 def test_what_fails_fails_for_all_that_came_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.policy, "scores", lambda states: 1 // 0)
-    one, states = batching.Batcher(served.policy), served.states([], [])
+    monkeypatch.setattr(served.policy.scorer, "scores", lambda states: 1 // 0)
+    one, states = batching.Batcher(served.policy.scorer), served.policy.begin(1).states
 
     async def ask() -> list[Any]:
         return await asyncio.gather(one.scores(states), one.scores(states), return_exceptions=True)
@@ -173,11 +192,11 @@ class Away:
     def slates(self, requests: list[str], in_memory: bool = False) -> tuple[dict[str, tuple[str, ...]], bool]:
         return {}, False
 
-    def session(self, session_id: str, in_memory: bool = False) -> list[tuple[str, str]]:
-        return []
+    def session(self, session_id: str, in_memory: bool = False) -> StoredSession:
+        return StoredSession([], [])
 
-    def look_up(self, session_id: str) -> tuple[list[tuple[str, str]], bool]:
-        return [], False
+    def look_up(self, session_id: str) -> tuple[StoredSession, bool]:
+        return StoredSession([], []), False
 
     def status(self) -> StoreStatus:
         return StoreStatus(False, len(self.taken), 0, "OperationalError: secret.internal:5432 refused", None)
@@ -276,10 +295,10 @@ def test_a_session_from_before_is_not_forgotten_because_the_database_was_away(se
     store = open_store(url)
     service = Service(arms, store)
     store._drop_reader()  # as when the database does not answer
-    assert asyncio.run(service._known("anna")) == []
+    assert asyncio.run(service._known("anna")) == StoredSession([], [])
     store._refresh_reader()
-    assert asyncio.run(service._known("anna")) == [("7", "click")]
-    assert asyncio.run(service._known("bert")) == []
+    assert asyncio.run(service._known("anna")) == StoredSession([], [[("7", "click")]], steps=1)
+    assert asyncio.run(service._known("bert")) == StoredSession([], [])
     assert service._cache.covers("bert")
     assert not service._cache.covers("anna")
     store.close()
@@ -293,13 +312,161 @@ def test_a_reloaded_policy_says_anew_which_response_is_the_strongest(tmp_path: P
         ({"skip": 0, "click": 1, "buy": 5}, "buy"),
         ({"skip": 0, "click": 9, "buy": 5}, "click"),
     ):
-        bundle.save(policy, "quantile_policy", VOCABULARY, folder, ABOUT | {"responses": {"rewards": rewards}})
+        saved(policy, folder, responses=Responses(rewards=rewards))
         service = service or Service(Arms([load_arm("a", folder, 1.0)]), store)
         service.reload(None)
         told = [Feedback("r", "7", "click", 2), Feedback("r", "7", "buy", 3)]
         store.submit([Impression("r", "anna", 0, "v", "a", 1, ("7",), (1.0,), (0.0,)), *told])
-        assert store.session("anna") == [("7", strongest)]
+        assert store.session("anna").slates == [[("7", strongest)]]
     store.close()
+
+
+# ---- sessions that the server remembers
+
+
+class Remembering:
+    """A service over one policy, whose scorer notes down the states it is asked about."""
+
+    def __init__(self, database: Path, **changes: Any):
+        self.asked: list[tuple[list[int], list[int]]] = []
+        self.database, self.changes = database, changes
+        self.begin()
+
+    def begin(self) -> None:
+        policy = whole(self, **self.changes)  # type: ignore[arg-type]
+        arm = Arm("a", self.database.parent, 1.0, Recommender(Served(self.database.parent, policy, "v")))
+        self.store = open_store(str(self.database))
+        self.service = Service(Arms([arm]), self.store)
+
+    n_items = ITEMS
+
+    def scores(self, states: States, candidates: IntArray | None = None) -> FloatArray:
+        for liked, skipped in zip(states.positives.tolist(), states.skips.tolist(), strict=True):
+            self.asked.append(([one for one in liked if one != PAD], [one for one in skipped if one != PAD]))
+        return Flat().scores(states, candidates)
+
+    def slate(self, session_id: str, **more: Any) -> tuple[str, list[int]]:
+        found = asyncio.run(self.service.recommend(RecommendRequest(session_id=session_id, k=3, **more)))
+        return found["request_id"], [one["item"] for one in found["items"]]
+
+    def told(self, request: str, **responses: str) -> None:
+        """Responses by item, as `i4="click"`."""
+        given = [{"item": int(item[1:]), "response": name} for item, name in responses.items()]
+        body = FeedbackRequest.model_validate({"request_id": request, "responses": given})
+        asyncio.run(self.service.feedback(body))
+
+    def restart(self) -> None:
+        self.store.close()
+        self.begin()
+
+
+@pytest.fixture
+def remembering(tmp_path: Path) -> Iterator[Remembering]:
+    found = Remembering(tmp_path / "store.sqlite")
+    yield found
+    found.store.close()
+
+
+def test_what_was_shown_and_not_answered_counts_as_skipped_once_the_session_goes_on(remembering: Remembering) -> None:
+    first, shown = remembering.slate("anna")
+    assert (remembering.asked[-1], shown) == (([], []), [22, 21, 20])
+    remembering.told(first, i21="click")
+    second, shown = remembering.slate("anna")
+    assert (remembering.asked[-1], shown) == (([21], [22, 20]), [22, 20, 19])
+    _, shown = remembering.slate("anna")  # nobody said anything about the second
+    assert (remembering.asked[-1], shown) == (([21], [22, 20, 22, 20, 19]), [22, 20, 19])
+    remembering.told(second, i19="buy")  # late
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([21, 19], [22, 20, 22, 20, 22, 20, 19])
+    remembering.slate("bert")
+    assert remembering.asked[-1] == ([], [])
+
+
+def test_what_was_not_answered_may_count_as_unknown(tmp_path: Path) -> None:
+    memory = Memory(length=5, skips=8, unanswered="unknown")
+    remembering = Remembering(tmp_path / "store.sqlite", memory=memory)
+    first, _ = remembering.slate("anna")
+    remembering.told(first, i21="click", i20="skip")
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([21], [20])
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([21], [20])
+    remembering.store.close()
+
+
+def test_a_slate_that_nobody_answered_is_left_out_of_the_next(tmp_path: Path) -> None:
+    for unanswered, expected in (("skip", [19, 18, 17]), ("unknown", [22, 21, 20])):
+        remembering = Remembering(
+            tmp_path / f"{unanswered}.sqlite",
+            memory=Memory(length=5, skips=8, unanswered=unanswered),  # type: ignore[arg-type]
+            rule=SlateRule(after_skip="exclude"),
+        )
+        assert remembering.slate("anna")[1] == [22, 21, 20]
+        assert remembering.slate("anna")[1] == expected
+        remembering.store.close()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_remembered_session_opens_as_it_was_told(remembering: Remembering, restarts: bool) -> None:
+    """Likes and skips in their order, and before every slate."""
+    opening = [9, {"item": 4, "response": "skip"}, 2, {"item": 7, "response": "buy"}, {"item": 1, "response": "skip"}]
+    remembering.slate("anna", session=opening)
+    assert remembering.asked[-1] == ([9, 2, 7], [4, 1])
+    if restarts:
+        remembering.restart()
+    session = remembering.store.session("anna")
+    assert session.opening == [("9", "click"), ("4", "skip"), ("2", "click"), ("7", "buy"), ("1", "skip")]
+    assert session.slates == [[("22", None), ("21", None), ("20", None)]]
+    assert session.steps == 2
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([9, 2, 7], [4, 1, 22, 21, 20])
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_slates_are_remembered_in_their_order(remembering: Remembering, restarts: bool) -> None:
+    """By their numbers, whatever is answered first."""
+    requests = []
+    for excluded in ([], [20, 21, 22], [17, 18, 19, 20, 21, 22]):
+        requests.append(remembering.slate("anna", exclude=excluded)[0])
+    for request, item in zip(reversed(requests), ("i14", "i18", "i22"), strict=True):
+        remembering.told(request, **{item: "click"})
+    if restarts:
+        remembering.restart()
+    assert [[item for item, _ in slate] for slate in remembering.store.session("anna").slates] == [
+        ["22", "21", "20"],
+        ["19", "18", "17"],
+        ["16", "15", "14"],
+    ]
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([22, 18, 14], [21, 20, 19, 17, 16, 15])
+    assert remembering.store.session("anna").steps == 4
+
+
+def test_a_slate_after_a_restart_comes_after_those_before_it(remembering: Remembering) -> None:
+    for _ in range(2):
+        remembering.slate("anna", exclude=[])
+        remembering.restart()
+        remembering.slate("anna", exclude=[22])
+        remembering.restart()
+    assert [slate[0][0] for slate in remembering.store.session("anna").slates] == ["22", "21", "22", "21"]
+
+
+def test_responses_that_a_policy_does_not_know_are_passed_over(remembering: Remembering) -> None:
+    """Another policy of the same server, or one before it, may have known them."""
+    first, _ = remembering.slate("anna")
+    told = [Feedback(first, "22", "like", 5), Feedback(first, "21", "click", 6)]
+    remembering.store.submit(told).result()
+    remembering.slate("anna")
+    assert remembering.asked[-1] == ([21], [20])
+    remembering.store.submit([Feedback(first, "22", "buy", 7)]).result()
+    remembering.slate("anna")
+    assert remembering.asked[-1][0] == [22, 21]  # the known one of two responses is the stronger
+
+
+def test_a_session_that_the_client_tells_counts_in_place_of_what_is_remembered(remembering: Remembering) -> None:
+    remembering.slate("anna")
+    remembering.slate("anna", session=[3])
+    assert remembering.asked[-1] == ([3], [])
 
 
 # ---- threads
@@ -474,12 +641,10 @@ class Flat:
 
 
 def test_a_policy_without_vectors_is_not_explained(served: Served) -> None:
-    from dataclasses import replace
-
-    recommender = Recommender(replace(served, policy=Flat(), popularity=None))
-    states = served.states([], [])
-    slate = recommender.slate(states, 3, [22], None, Exploration(), generator(0, "x"))
-    assert slate.items.tolist() == [21, 20, 19]
-    details, beside = recommender.explain(states, slate, [22], 3)
+    policy = whole(Flat(), popularity=None)
+    recommender, sessions = Recommender(replace(served, policy=policy)), policy.read([], [22]).sessions
+    slate = recommender.slate(sessions, 3, generator(0, "x"))
+    assert slate.items.tolist() == [[21, 20, 19]]
+    details, beside = recommender.explain(sessions, slate, 3)
     assert details == [{"quantiles": None, "likelihood": None}] * 3
     assert beside == {"behaviour": None, "popular": None}

@@ -22,7 +22,7 @@ from test_cli import fails, result
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy = quantile_policy("meanpool", "implicit")
-    return saved(policy, "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
+    return saved(policy, tmp_path_factory.mktemp("policy") / "policy")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,8 @@ def test_postgresql(folder: Path, postgres: PostgresServer, tmp_path: Path) -> N
         told = server.recommend(session=[4, {"item": 6, "response": "skip"}], k=2)
     with serving(tmp_path, *options) as server:  # what was before the restart is in the database alone
         second = server.recommend(session_id="anna", k=22, explore=False)
-        events = [{"item": liked, "response": "click"}, {"item": skipped, "response": "skip"}]
+        passed = [{"item": item, "response": "skip"} for item in (skipped, open_)]  # nobody answered the last
+        events = [{"item": liked, "response": "click"}, *passed]
         assert second["items"] == server.recommend(session=events, k=22, explore=False, record=False)["items"]
         assert liked not in items(second)
         (arm,) = server.client.get("/v1/experiments").json()["arms"]
@@ -108,7 +109,7 @@ def test_the_buffer_of_a_server(folder: Path, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store.sqlite"))
     try:
         clicks = [(str(item), "click") for item in items(shown)[:3]]
-        assert store.session("anna") == [*clicks, (str(items(shown)[3]), "buy")]
+        assert store.session("anna").slates == [[*clicks, (str(items(shown)[3]), "buy")]]
         assert store.arms()[0].requests == 1
     finally:
         store.close()

@@ -19,10 +19,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
 from bcd4rec.experiments.comparison import contestant, default_policy
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
-from bcd4rec.sim.rollout import Oracle, RolloutConfig, rollout, with_openings
+from bcd4rec.sim.rollout import policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop, length_law
 from bcd4rec.sim.shop_catalogue import Catalogue, category_sizes, make_catalogue
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig, preset
@@ -37,7 +35,6 @@ SMALL = ShopConfig(
     stray=0.3,
     positive_far=0.4,
 )
-OWN = RolloutConfig(exploration=Exploration(kind="own"))
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +138,14 @@ def test_same_seed_same_users_whatever_their_number_and_the_slates() -> None:
 
 def test_a_rollout_is_reproducible_to_the_bit() -> None:
     env = small()
-    logs = [with_openings(rollout(env, env.behaviour(), USERS, seed, OWN), env) for seed in (5, 5, 6)]
+    logs = [with_openings(rollout(env, contestant("behaviour", env), USERS, seed), env) for seed in (5, 5, 6)]
     assert logs[0].equals(logs[1])
     assert not logs[0].equals(logs[2])
 
 
 def test_openings_are_in_the_first_state_and_step_zero_of_the_written_log() -> None:
     env = small()
-    log = rollout(env, env.behaviour(), USERS, 5, OWN)
+    log = rollout(env, contestant("behaviour", env), USERS, 5)
     opened = env.openings()[:, 0]
     whole = with_openings(log, env)
     first = whole.filter(pl.col("step") == 0)
@@ -198,17 +195,15 @@ def test_lengths_have_the_mean_they_are_asked_for() -> None:
         np.testing.assert_allclose(ratios, ratios[0])
 
 
-def buy_rate(env: Shop, policy: Policy, exploration: str = "none", users: int = 500) -> float:
-    rules = RolloutConfig(exploration=Exploration(kind=exploration, epsilon=1.0))  # type: ignore[arg-type]
-    return target_rate(per_session(rollout(env, policy, users, 11, rules), env.responses))
+def buy_rate(env: Shop, policy: Policy, users: int = 500) -> float:
+    return target_rate(per_session(rollout(env, policy, users, 11), env.responses))
 
 
 def test_calibration(full: Shop) -> None:
     """The paper: behaviour 4.1, MostPop 2.0, online 26.6 percent. Tolerances are three standard errors and more."""
-    behaviour = buy_rate(full, full.behaviour(), "own", users=1500)
-    popular = buy_rate(full, Popularity(full.catalogue.popularity.astype(np.float32)))
-    random = buy_rate(full, Uniform(full.n_items), "epsilon")
-    oracle = buy_rate(full, Oracle(full))
+    behaviour = buy_rate(full, contestant("behaviour", full), users=1500)
+    popular = buy_rate(full, policy_of(Popularity(full.catalogue.popularity.astype(np.float32)), full, "popular"))
+    random, oracle = (buy_rate(full, contestant(name, full)) for name in ("random", "oracle"))
     assert behaviour == pytest.approx(4.1, abs=0.8)
     assert oracle == pytest.approx(26.6, abs=3.5)
     assert random < popular < 2.8 < behaviour < oracle
@@ -216,7 +211,7 @@ def test_calibration(full: Shop) -> None:
 
 def test_session_structure_is_near_the_data() -> None:
     env = Shop(preset("pages"))
-    log = with_openings(rollout(env, env.behaviour(), 2500, 2, OWN), env)
+    log = with_openings(rollout(env, contestant("behaviour", env), 2500, 2), env)
     liked = log.filter(pl.col("response") != "skip").group_by("session_id", "category").len("views")
     per = liked.group_by("session_id").agg(main=pl.col("views").max(), total=pl.col("views").sum())
     longer = per.filter(pl.col("total") > 1)
@@ -263,7 +258,7 @@ class TestExamination:
     def test_rates_by_place_are_those_of_the_preset(self) -> None:
         """Items are drawn alike for all places, so that rates differ by examination alone."""
         env = Shop(preset("pages-biased"))
-        log = rollout(env, env.behaviour(), 5000, 2, OWN)
+        log = rollout(env, contestant("behaviour", env), 5000, 2)
         by_place = log.group_by("position").agg((pl.col("response") != "skip").mean().alias("rate"), pl.len())
         rates = by_place.sort("position")
         assert rates["position"].to_list() == [0, 1, 2, 3, 4]
@@ -323,6 +318,7 @@ def test_bad_input_is_named(full: Shop) -> None:
 def test_the_behaviour_policy_is_the_default_and_known_by_name(full: Shop) -> None:
     assert default_policy(full) == "behaviour"
     found = contestant("behaviour", full, None, 0)
-    assert found.policy is full.behaviour()
-    assert found.exploration.kind == "own"
+    assert found.scorer is full.behaviour()
+    assert found.rule.exploration.kind == "own"
+    assert found.name == "behaviour"
     assert default_policy(ENVIRONMENTS["recsim"](EnvironmentOptions())) == "random"

@@ -6,8 +6,9 @@ from pydantic import ValidationError
 
 from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies.ranking import Drawing, Exploration, make_slates
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.policies.scorer import Drawing
+from bcd4rec.policies.slates import Exploration, SlateRule, make_slates
+from bcd4rec.sim.rollout import policy_of, rollout
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_behaviour import BehaviourConfig, ShopBehaviour, covisits
 from bcd4rec.sim.shop_catalogue import make_catalogue
@@ -74,10 +75,10 @@ def test_candidates_have_the_scores_of_their_items() -> None:
 
 def test_propensities_are_those_of_drawing_without_what_is_gone() -> None:
     gone = np.array([[3, 11, PAD], [PAD, PAD, PAD], [20, 1, 2], [5, 6, 7]], np.int32)
-    slates = POLICY.slates(STATES, gone, 4, np.random.default_rng(0))
+    items, propensities = POLICY.draw(STATES, gone, 4, np.random.default_rng(0))
     for row in range(len(STATES)):
         left = {item: plain_weight(viewed(row), item) for item in range(ITEMS) if item not in gone[row]}
-        for item, propensity in zip(slates.items[row].tolist(), slates.propensities[row], strict=True):
+        for item, propensity in zip(items[row].tolist(), propensities[row], strict=True):
             assert propensity == pytest.approx(left[item] / sum(left.values()), rel=1e-5)
             del left[item]
 
@@ -87,32 +88,32 @@ def test_items_are_drawn_as_often_as_their_propensities_say(row: int) -> None:
     draws, k = 30_000, 2
     many = STATES[np.full(draws, row)]
     gone = np.tile(np.array([[3, 9]], np.int32), (draws, 1))
-    own = POLICY.slates(many, gone, k, np.random.default_rng(row))
+    own, _ = POLICY.draw(many, gone, k, np.random.default_rng(row))
     left = {item: plain_weight(viewed(row), item) for item in range(ITEMS) if item not in (3, 9)}
     first = np.array([left.get(item, 0.0) / sum(left.values()) for item in range(ITEMS)])
-    shares = np.bincount(own.items[:, 0], minlength=ITEMS) / draws
+    shares = np.bincount(own[:, 0], minlength=ITEMS) / draws
     assert np.abs(shares - first).max() < 5 * np.sqrt(first.max() / draws)
     scores = POLICY.scores(many)
     scores[:, [3, 9]] = -np.inf
-    softmax = make_slates(scores, k, Exploration(kind="softmax"), np.random.default_rng(1))
-    second = [np.bincount(one.items[:, 1], minlength=ITEMS) / draws for one in (own, softmax)]
+    softmax = make_slates(scores, k, Exploration(kind="softmax"), np.random.default_rng(1)).items
+    second = [np.bincount(one[:, 1], minlength=ITEMS) / draws for one in (own, softmax)]
     assert np.abs(second[0] - second[1]).max() < 7 * np.sqrt(second[0].max() / draws)
 
 
 def test_same_seed_same_slates() -> None:
     gone = np.full((4, 0), PAD, np.int32)
-    one, again, other = (POLICY.slates(STATES, gone, 5, np.random.default_rng(seed)) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(one.items, again.items)
-    assert (one.items != other.items).any()
-    assert all(len(set(slate)) == 5 for slate in one.items.tolist())
+    one, again, other = (POLICY.draw(STATES, gone, 5, np.random.default_rng(seed))[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+    assert all(len(set(slate)) == 5 for slate in one.tolist())
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     assert isinstance(POLICY, Drawing)
     gone = np.tile(np.arange(35, dtype=np.int32), (4, 1))
-    assert set(POLICY.slates(STATES, gone, 2, np.random.default_rng(0)).items.ravel().tolist()) == {35, 36}
+    assert set(POLICY.draw(STATES, gone, 2, np.random.default_rng(0))[0].ravel().tolist()) == {35, 36}
     with pytest.raises(InputError, match="3 more cannot be drawn"):
-        POLICY.slates(STATES, gone, 3, np.random.default_rng(0))
+        POLICY.draw(STATES, gone, 3, np.random.default_rng(0))
     with pytest.raises(InputError, match="Only a policy that draws its slates"):
         make_slates(POLICY.scores(STATES), 2, Exploration(kind="own"), np.random.default_rng(0))
     with pytest.raises(ValidationError, match="must not be above 1"):
@@ -122,9 +123,9 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 @pytest.mark.parametrize("after_skip", ["repeat", "exclude"])
 def test_rollouts_log_exact_propensities(after_skip: str) -> None:
     env = Shop(ShopConfig(catalogue=CATALOGUE, slate_size=2, page=4, most_pages=3, mean_pages=2.0))
-    policy = ShopBehaviour(env.catalogue, MIX)
-    rules = RolloutConfig(exploration=Exploration(kind="own"), after_skip=after_skip)  # type: ignore[arg-type]
-    log = rollout(env, policy, 19, 4, rules)
+    own = Exploration(kind="own")
+    rule = SlateRule(exploration=own, after_skip=after_skip, unavailable=env.unavailable)  # type: ignore[arg-type]
+    log = rollout(env, policy_of(ShopBehaviour(env.catalogue, MIX), env, "behaviour", rule), 19, 4)
     opened = env.openings()[:, 0].tolist()
     for (user,), rows in log.group_by("session_id", maintain_order=True):
         liked, gone = [opened[user]], {opened[user]}  # type: ignore[index]

@@ -14,7 +14,7 @@ from bcd4rec.data import checking
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
 from bcd4rec.errors import InputError
-from bcd4rec.sim.rollout import RolloutConfig
+from bcd4rec.experiments.comparison import contestant
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 from bcd4rec.sim.shop_raw import FILES
@@ -267,8 +267,7 @@ def test_logs_of_users_without_a_clock_open_with_a_click(tmp_path: Path) -> None
 def test_batches_of_users_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bcd4rec.sim.traffic.BATCH", 50)
     env = Shop(preset("pages"))
-    rules = RolloutConfig.model_validate({"exploration": {"kind": "own"}})
-    days = list(traffic(env, env.behaviour(), rules, TrafficConfig(days=2), 0))
+    days = list(traffic(env, contestant("behaviour", env), TrafficConfig(days=2), 0))
     sessions = [session for day in days for session in day.log["session_id"].unique(maintain_order=True)]
     assert sessions == list(range(1, sum(day.sessions for day in days) + 1))
     opened = days[0].log.filter(pl.col("propensity").is_null())["item_id"]

@@ -14,8 +14,9 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import PAD, States
 from bcd4rec.policies import bundle
-from bcd4rec.policies.bundle import SavedPolicy
+from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import top_scored
+from bcd4rec.policies.scorer import SavedScorer
 
 ITEMS, SESSIONS, STEPS, SLATE = 13, 37, 5, 2
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0}
@@ -41,7 +42,7 @@ def dataset(categories: bool = True) -> Dataset:
     return Dataset.from_frame(log(categories), REWARDS, PrepareConfig(split=SplitConfig(validation=0.0)))
 
 
-def fit(method: str, data: Dataset, **options: object) -> SavedPolicy:
+def fit(method: str, data: Dataset, **options: object) -> SavedScorer:
     return BASELINES[method].parse(options, "test").fit(data, 0)
 
 
@@ -61,8 +62,8 @@ def test_candidates_and_bundles_have_the_scores_of_the_catalogue(method, data, t
     assert np.isfinite(every).all()
     expected_scores = np.where(kept == PAD, -np.inf, np.take_along_axis(every, np.maximum(kept, 0), axis=1))
     np.testing.assert_array_equal(some, expected_scores)
-    bundle.save(policy, type(policy).__module__.rpartition(".")[2], data.vocabulary, tmp_path, {})
-    again = bundle.load(tmp_path).policy
+    bundle.write(Policy(policy, data.vocabulary), tmp_path)
+    again = bundle.load(tmp_path).scorer
     assert again.scores(STATES).tobytes() == every.tobytes()
     assert again.scores(STATES, kept).tobytes() == some.tobytes()
     every[:] = 0

@@ -25,7 +25,7 @@ from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record, strongest
-from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, open_store
+from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession, open_store
 from bcd4rec.serving.storage.urls import database_of
 from databases import PostgresServer, postgres_server
 
@@ -80,10 +80,13 @@ def test_a_session_is_known_before_and_after_the_commit(url: str) -> None:
         store.submit(
             [answer(1, "b", "click", NOW + 30), answer(0, "a", "click", NOW + 20), answer(0, "c", "skip", NOW + 20)]
         )
-        assert store.session("s") == [("a", "click"), ("c", "skip"), ("b", "click")]
+        second = [("a", None), ("b", "click"), ("c", None)]
+        assert store.session("s") == StoredSession([], [[("a", "click"), ("b", None), ("c", "skip")], second], 2)
         store.submit([answer(0, "a", "buy", NOW + 40)]).result(20)
-        assert store.session("s") == [("c", "skip"), ("b", "click"), ("a", "buy")]
-        assert store.session("nobody") == []
+        known = StoredSession([], [[("a", "buy"), ("b", None), ("c", "skip")], second], 2)
+        assert store.session("s") == known
+        assert store.session("nobody") == StoredSession([], [], 0)
+        assert (known.known, store.session("nobody").known) == (True, False)
         status = store.status()
         assert (status.connected, status.pending, status.dropped, status.last_error) == (True, 0, 0, None)
         assert status.last_commit_us is not None
@@ -95,10 +98,10 @@ def test_a_session_is_known_before_and_after_the_commit(url: str) -> None:
         store.close()
     again = open_store(url)  # nothing in memory now
     try:
-        assert again.session("s") == [("c", "skip"), ("b", "click"), ("a", "buy")]
+        assert again.session("s") == known
         assert again.arms() == [expected]
         again.submit([answer(1, "c", "click", NOW + 5)])  # pending feedback to a slate that only the database knows
-        assert again.session("s") == [("c", "click"), ("c", "skip"), ("b", "click"), ("a", "buy")]
+        assert again.session("s").slates == [known.slates[0], [("a", None), ("b", "click"), ("c", "click")]]
     finally:
         again.close()
 
@@ -110,7 +113,7 @@ def test_two_servers_share_a_database(url: str) -> None:
     try:
         one.submit([slate(0)]).result(20)
         two.submit([answer(0, "a", "click")]).result(20)
-        assert one.session("s") == two.session("s") == [("a", "click")]
+        assert one.session("s").slates == two.session("s").slates == [[("a", "click"), ("b", None), ("c", None)]]
     finally:
         one.close()
         two.close()
@@ -130,7 +133,7 @@ def test_many_threads_and_every_future_is_kept(url: str) -> None:
     for thread in threads:
         thread.join()
     assert all(future.result(20) is None for future in futures)
-    assert [len(store.session(f"s{thread}")) for thread in range(4)] == [100] * 4
+    assert [len(store.session(f"s{thread}").slates) for thread in range(4)] == [100] * 4
     store.close()
     with pytest.raises(StoreClosed):
         store.submit([slate(1)])
@@ -143,8 +146,42 @@ def test_the_newest_slates_of_a_session_that_does_not_end(url: str, monkeypatch:
     store.close()
     monkeypatch.setattr(queries, "SESSION_SLATES", 7)
     store = open_store(url)
-    assert store.session("s") == [("b", "skip")] * 7 + [("a", "click")] * 7
+    assert store.session("s") == StoredSession([], [[("a", "click"), ("b", "skip"), ("c", None)]] * 7, steps=20)
     store.close()
+
+
+def test_what_a_session_brought_along_keeps_its_order(url: str) -> None:
+    """By the times of the responses, whatever the order of the items; what was not answered did not happen."""
+    lists = {"propensities": (None,) * 4, "values": (0.0,) * 4}
+    opening = slate(0, policy=ORGANIC, arm=ORGANIC, items=("c", "a", "b", "d"), **lists)
+    told = [answer(0, item, "click", NOW + time) for item, time in (("a", 3), ("c", 5), ("d", 4))]
+    likes, shown = [("a", "click"), ("d", "click"), ("c", "click")], [("a", None), ("b", None), ("c", None)]
+    store = open_store(url)
+    try:
+        store.submit([slate(1), opening, *told]).result(20)
+        assert store.session("s") == StoredSession(likes, [shown], 2)
+    finally:
+        store.close()
+    again = open_store(url)
+    try:
+        assert again.session("s") == StoredSession(likes, [shown], 2)
+    finally:
+        again.close()
+
+
+def test_slates_of_one_number_keep_the_order_of_their_times(url: str) -> None:
+    """Two servers may number slates alike; memory and database then tell the same."""
+    one_item = {"step": 4, "propensities": (1.0,), "values": (0.0,)}
+    shown = [slate(n, time_us=NOW + time, items=(f"i{time}",), **one_item) for n, time in ((0, 2), (1, 3), (2, 1))]
+    expected = [[("i1", None)], [("i2", None)], [("i3", None)]]
+    for records, known in ((shown[:2], expected[1:]), (shown[2:], expected), ([], expected)):
+        store = open_store(url)
+        try:
+            if records:
+                store.submit(records).result(20)
+            assert store.session("s") == StoredSession([], known, 5)
+        finally:
+            store.close()
 
 
 def test_closing_drains(url: str, tmp_path: Path) -> None:
@@ -202,14 +239,14 @@ class Model:
                 return response, self.answers[request, item, response]
         return None
 
-    def session(self, session: str) -> list[tuple[str, str]]:
-        events = []
-        for one in self.slates.values():
-            for place, item in enumerate(one.items):
-                found = self.best(one.request_id, item)
-                if one.session_id == session and found is not None:
-                    events.append((found[1], one.step, place, item, found[0]))
-        return [event[3:] for event in sorted(events)]  # type: ignore[misc]
+    def session(self, session: str) -> StoredSession:
+        slates, last = [], -1
+        for one in sorted(self.slates.values(), key=lambda one: one.step):  # no two have the same
+            if one.session_id == session:
+                best = [(item, self.best(one.request_id, item)) for item in one.items]
+                slates.append([(item, None if found is None else found[0]) for item, found in best])
+                last = one.step
+        return StoredSession([], slates, last + 1)
 
     def log(self) -> list[tuple[Any, ...]]:
         rows = []

@@ -92,7 +92,7 @@ def test_what_was_acknowledged_survives_kill_9(kind: str, tmp_path: Path, reques
     assert {f"r{number}" for number in numbers} <= slates  # shown before it was answered, so stored before
     store = open_store(url)  # and the database still works
     store.submit([slate(0, "new", request_id="new")]).result(20)
-    assert len(store.session("s0")) == 10
+    assert len(store.session("s0").slates) == 10
     store.close()
 
 
@@ -103,7 +103,7 @@ def while_away(store: Store, buffer: int, waiting: int = 0) -> list[object]:
     """Recommendations go on: records are taken up to the bound, sessions are known, nothing is acknowledged."""
     wait_for(lambda: not store.status().connected)
     futures = [store.submit([answer(0, "b", "click", 10)])]
-    assert store.session("s") == [("a", "click"), ("b", "click")]
+    assert store.session("s").slates == [[("a", "click"), ("b", "click"), ("c", None)]]
     futures += [store.submit([slate(number, "s")]) for number in range(1, buffer)]
     began = time.monotonic()
     with pytest.raises(BufferFull):
@@ -124,7 +124,8 @@ def when_back(store: Store, futures: list[object], buffer: int) -> None:
         future.result(20)  # type: ignore[attr-defined]
     wait_for(lambda: store.status().connected)
     assert store.status().pending == 0
-    assert store.session("s") == [("a", "click"), ("b", "click")]
+    assert store.session("s").slates[0] == [("a", "click"), ("b", "click"), ("c", None)]
+    assert len(store.session("s").slates) == buffer
     assert store.submit([slate(buffer)]).result(20) is None
 
 

@@ -19,7 +19,7 @@ SCREENSHOTS = os.environ.get("STUDIO_SCREENSHOTS")  # a folder to look at them
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     scratch = tmp_path_factory.mktemp("studio")
-    folder = saved(quantile_policy("bigru", "implicit"), "quantile_policy", scratch / "policy")
+    folder = saved(quantile_policy("bigru", "implicit"), scratch / "policy")
     rows = "".join(f"{item},Item <{item}> & co,\n" for item in range(20))
     (scratch / "items.csv").write_text("item_id,name,picture\n" + rows)
     with serving(scratch, folder, "--items", scratch / "items.csv", "--rate", 0) as running:
@@ -94,7 +94,7 @@ def test_a_whole_session(server: Running, page: Browser, width: int, dark: bool)
 
 
 def test_it_asks_for_a_key(page: Browser, tmp_path: Path) -> None:
-    folder = saved(quantile_policy("meanpool", "expected"), "quantile_policy", tmp_path / "policy")
+    folder = saved(quantile_policy("meanpool", "expected"), tmp_path / "policy")
     with serving(tmp_path, folder, environment={"BCD4REC_API_KEYS": KEY}) as server:
         page.size(800, 700)
         page.open(server.address)

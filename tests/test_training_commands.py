@@ -16,11 +16,10 @@ from bcd4rec.agents.presets import PRESETS
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import RECSIM
 from bcd4rec.data.schema import Log
+from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.policies import bundle
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import rollout
 
 SETTINGS = ("evidence=false", "pretraining=svd", "behaviour_epochs=1", "dimension=8", "encoder=meanpool")
 QUICK = [part for setting in SETTINGS for part in ("--set", setting)]
@@ -38,8 +37,8 @@ def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    rules = RolloutConfig(exploration=Exploration(kind="epsilon", epsilon=1.0))
-    rollout(InterestEvolution(), Uniform(200), 60, 0, rules).write_parquet(folder / "log.parquet")
+    environment = InterestEvolution()
+    rollout(environment, random_policy(environment), 60, 0).write_parquet(folder / "log.parquet")
     prepare(Log(folder / "log.parquet"), RECSIM, PrepareConfig(), folder / "dataset")
     return folder / "dataset"
 
@@ -55,18 +54,27 @@ def policy(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def plain(policy: Path) -> Path:
+    """The same policy with slates in the order of its values."""
+    out = policy.parent / "plain"
+    bundle.load(policy).with_rule(diversity=0.0, after_skip="repeat").save(out)
+    return out
+
+
 def test_the_bundle_says_what_it_is(policy: Path, dataset: Path) -> None:
     manifest = json.loads((policy / "manifest.json").read_text())
-    assert manifest["method"] == "bcd4rec"
-    assert manifest["config"]["beta"] == 0.5
-    assert manifest["data"]["content_hash"] == json.loads((dataset / "manifest.json").read_text())["content_hash"]
+    about = manifest["about"]
+    assert about["method"] == "bcd4rec"
+    assert about["config"]["beta"] == 0.5
+    assert about["data"]["content_hash"] == json.loads((dataset / "manifest.json").read_text())["content_hash"]
     assert manifest["versions"]["torch"]
     assert "Q̄" in (policy / "training.html").read_text()
     assert not (policy.parent / "policy.checkpoint").exists()
 
 
-def test_recommend_ranks_items_with_quantiles(policy: Path) -> None:
-    done = run("recommend", policy, "--session", "3,zebra,4", "--top", "5", "--json")
+def test_recommend_ranks_items_with_quantiles(plain: Path) -> None:
+    done = run("recommend", plain, "--session", "3,zebra,4", "--top", "5", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["unknown"] == ["zebra"]
@@ -88,15 +96,31 @@ def test_recommend_takes_candidates_and_empty_sessions(policy: Path, tmp_path: P
     assert len(json.loads(run("recommend", policy, "--json").stdout)["items"]) == 3
 
 
-def test_recommend_agrees_with_the_scores_of_the_policy(policy: Path) -> None:
+def test_recommend_agrees_with_the_scores_of_the_policy(plain: Path) -> None:
     from bcd4rec.data.states import States
 
-    loaded = bundle.load(policy)
-    scores = loaded.policy.scores(States.of([[3, 4]]))[0]
+    loaded = bundle.load(plain)
+    scores = loaded.scorer.scores(States.of([[3, 4]]))[0]
     scores[[3, 4]] = -np.inf
     expected = np.argsort(-scores, kind="stable")[:3].tolist()
-    done = run("recommend", policy, "--session", "3,4", "--json")
+    done = run("recommend", plain, "--session", "3,4", "--json")
     assert [one["item"] for one in json.loads(done.stdout)["items"]] == expected
+
+
+def test_recommend_makes_slates_by_the_policys_rule(policy: Path, tmp_path: Path) -> None:
+    loaded = bundle.load(policy)
+    assert loaded.vectors is not None
+    loaded.with_rule(diversity=5.0, after_skip="exclude", unavailable="nothing").save(tmp_path / "other")
+    shown = []
+    for folder in (policy, tmp_path / "other"):
+        one = bundle.load(folder)
+        found = json.loads(run("recommend", folder, "--session", "3,4", "--skipped", "5,6,7", "--json").stdout)
+        session = [3, 4, (5, "skip"), (6, "skip"), (7, "skip")]
+        shown.append([item["item"] for item in found["items"]])
+        assert shown[-1] == [item for item, _ in one.recommend(session)]
+        assert found["rule"] == one.rule.model_dump(mode="json")
+    assert shown[0] != shown[1]
+    assert not {5, 6, 7} & set(shown[1])
 
 
 def test_baselines_train_by_the_same_command(dataset: Path, tmp_path: Path) -> None:
@@ -137,7 +161,7 @@ def test_the_papers_settings_have_a_name_and_can_be_changed(dataset: Path, tmp_p
     changed = ["--set", "updates=3", "--set", "pretraining_epochs=1", "--set", "encoder=meanpool"]
     done = run("train", "qrbcq", dataset, "--out", tmp_path / "policy", "--preset", "paper", *changed)
     assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "policy" / "manifest.json").read_text())["config"]
+    config = json.loads((tmp_path / "policy" / "manifest.json").read_text())["about"]["config"]
     given = {"updates": 3, "pretraining_epochs": 1, "encoder": "meanpool"}
     assert {name: config[name] for name in PRESETS["paper"] | given} == PRESETS["paper"] | given
 

@@ -91,7 +91,7 @@ def test_the_whole_grid_and_what_a_trial_tells(dataset: Path, tmp_path: Path) ->
     assert told[-1] == 1
     last = fit("bcq", data, QUICK | cells[-1], 4)
     assert trials[-1].q_bar == last.reports[-1].q_bar
-    assert (trials[-1].recall, trials[-1].recall_low) == recall(last.policy, data, seed=4).interval[:2]
+    assert (trials[-1].recall, trials[-1].recall_low) == recall(last.scorer, data, seed=4).interval[:2]
     summary = json.loads((tmp_path / "tuned" / "best.json").read_text())
     highest = max(trial.recall or 0 for trial in trials)
     assert summary["recall"] == highest

@@ -14,11 +14,10 @@ from bcd4rec.data.schema import Log
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
-from bcd4rec.policies.ranking import Exploration
-from bcd4rec.policies.uniform import Uniform
+from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.sim.rollout import rollout
 from reproduction.value_distribution import ValueDistributions, value_distributions
 
 USERS, GAMMA, SEED = 9, 0.8, 3
@@ -31,8 +30,7 @@ def environment() -> InterestEvolution:
 
 
 def dataset_of(environment: InterestEvolution, folder: Path, convention: str = "shown", shift: int = 0) -> Dataset:
-    rules = RolloutConfig(exploration=Exploration(kind="epsilon", epsilon=1.0))
-    log = rollout(environment, Uniform(23), 30, 0, rules).with_columns(pl.col("item_id") + shift)
+    log = rollout(environment, random_policy(environment), 30, 0).with_columns(pl.col("item_id") + shift)
     log.filter(pl.col("item_id") != 4).write_parquet(folder / "log.parquet")  # the data set does not know item 4
     config = TransitionConfig.parse({"convention": convention, "gamma": GAMMA, "skips": 40}, "test")
     prepare(Log(folder / "log.parquet"), RECSIM, PrepareConfig(transitions=config), folder / "dataset")
@@ -148,7 +146,7 @@ def test_trained_agents_tell_as_many_quantiles_as_they_can(
     dataset = dataset_of(environment, tmp_path)
     quick = network | {"updates": 3, "batch_size": 8, "quantiles": 7}
     names = ("dqn", "qrdqn", "iqn")
-    policies = {name: fit(name, dataset, quick).policy for name in names}
+    policies = {name: fit(name, dataset, quick).scorer for name in names}
     found = value_distributions(environment, policies, dataset, SEED, USERS)
     for name, count in zip(names, distinct, strict=True):
         values = found.quantiles[name]

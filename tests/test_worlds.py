@@ -103,8 +103,8 @@ def test_where_sessions_end_at_once_the_response_model_is_the_policy():
     env = InterestEvolution(InterestEvolutionConfig(categories=4, items=24, slate_size=3, horizon=1))
     log = World("short", lambda: env, sessions=200).log(env, seed=1)
     found = fit("bcd4rec", Dataset.from_frame(log, env.responses, seed=1), seed=2)
-    assert isinstance(found.policy, EvidencePolicy)
-    assert found.policy.returns is None
+    assert isinstance(found.scorer, EvidencePolicy)
+    assert found.scorer.returns is None
     assert "nothing to look ahead to" in found.about["search"]["reason"]
 
 

@@ -54,11 +54,13 @@ def simulate(
     from bcd4rec.commands._options import make_environment
     from bcd4rec.commands._traffic import simulate_days
     from bcd4rec.commands.evaluate import slate_options
+    from bcd4rec.config import OPTIONS
     from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
     from bcd4rec.experiments.comparison import contestant, default_policy, with_options
+    from bcd4rec.policies.slates import Exploration
     from bcd4rec.sim.rollout import rollout, with_ids, with_openings, write_log
 
     if logs is not None:
@@ -74,9 +76,9 @@ def simulate(
         raise InputError("--epsilon and --temperature are two ways to explore; give one of them.")
     rule = slate_options(after_skip, diversity)
     if epsilon:
-        rule["exploration"] = {"kind": "epsilon", "epsilon": epsilon}
+        rule["exploration"] = Exploration.parse({"kind": "epsilon", "epsilon": epsilon}, OPTIONS)
     elif temperature is not None:
-        rule["exploration"] = {"kind": "softmax", "temperature": temperature}
+        rule["exploration"] = Exploration.parse({"kind": "softmax", "temperature": temperature}, OPTIONS)
     if days is not None and env == "shop" and preset is None:
         preset = "pages"  # logs are lists of items, as in the data; policies are tried with one item at a time
     environment = make_environment(env, preset, model)

@@ -69,6 +69,8 @@ def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
     manifest = read_manifest(folder)
     with worded(folder):
         refuse_changed(folder, {name: manifest["checksums"][name] for name in (ARRAYS, ITEMS)} | manifest["checksums"])
+        if VECTORS not in manifest["checksums"] and (folder / VECTORS).exists():
+            raise ValueError(f"{VECTORS} was not saved with it")
         table = pl.read_parquet(folder / ITEMS)
         counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None
         policy = Policy(

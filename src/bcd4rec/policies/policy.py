@@ -171,8 +171,10 @@ class Policy:
         if exploration.kind == "own":
             if not isinstance(self.scorer, Drawing) or self.rule.diversity:
                 raise InputError("Exploration of kind 'own' is for policies that draw their slates, without diversity.")
-            items, propensities = self.scorer.draw(sessions.states, self._left_out(sessions, unavailable), k, rng)
+            left_out = _distinct(self._left_out(sessions, unavailable))
+            items, propensities = self.scorer.draw(sessions.states, left_out, k, rng)
             return Slates(items, propensities, np.full(items.shape, np.nan, np.float32))
+        candidates = _some(candidates)
         scores = self._available(sessions, candidates, unavailable, only, scores)
         made = make_slates(scores, k, exploration, rng, self._penalty(scores, candidates, loss))
         return made if candidates is None else made._replace(items=_of_pool(candidates, made.items))
@@ -185,6 +187,7 @@ class Policy:
         unavailable: IntArray | None = None,
     ) -> FloatArray:
         """(B, K) with which probability this policy puts each of `items` (B, K) in its place, given those above."""
+        candidates = _some(candidates)
         scores = self._available(sessions, candidates, unavailable)
         if candidates is None:
             return slate_propensities(scores, items, self.rule.exploration, self._penalty(scores, None))
@@ -349,6 +352,19 @@ def _row(items: list[int], width: int) -> IntArray:
     """(1, width) the last items, padded; for one session a list is faster than arrays."""
     recent = items[-width:] if width else []
     return np.array([recent + [PAD] * (width - len(recent))], np.int32)
+
+
+def _distinct(items: IntArray) -> IntArray:
+    """(B, E′) each item of a row (B, E) once, ascending behind the padding; what was skipped was also shown."""
+    ordered = np.sort(items, axis=1)
+    ordered[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = PAD
+    most = int((ordered != PAD).sum(axis=1).max(initial=0))
+    return np.sort(ordered, axis=1)[:, ordered.shape[1] - most :]
+
+
+def _some(pool: IntArray | None) -> IntArray | None:
+    """A pool of at least one column, so that nobody has to think of none."""
+    return pool if pool is None or pool.shape[1] else np.full((len(pool), 1), PAD, np.int32)
 
 
 def _of_pool(pool: IntArray, columns: IntArray) -> IntArray:

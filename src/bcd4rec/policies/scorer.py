@@ -73,7 +73,10 @@ class Drawing(Protocol):
     def draw(
         self, states: States, unavailable: IntArray, k: int, rng: np.random.Generator
     ) -> tuple[IntArray, FloatArray]:
-        """Items (B, K), none of them among `unavailable` (B, E), none twice, padded with `PAD`; and propensities."""
+        """Items (B, K), none twice and none of `unavailable` (B, E), which holds none twice; and propensities.
+
+        Both are padded with `PAD`.
+        """
         ...
 
 

@@ -94,9 +94,9 @@ def _impression_row(one: Impression) -> Row:
 
 
 def slates_of(connection: Connection, session_id: str) -> list[Row]:
-    """(request_id, step, items, arm) of the session's newest slates."""
+    """(request_id, step, time_us, items, arm) of the session's newest slates."""
     return connection.rows(
-        "SELECT request_id, step, items, arm FROM bcd4rec_impressions "
+        "SELECT request_id, step, time_us, items, arm FROM bcd4rec_impressions "
         "WHERE session_id = ? ORDER BY time_us DESC LIMIT ?",
         session_id,
         SESSION_SLATES,

@@ -127,15 +127,16 @@ class Store:
 
     def look_up(self, session_id: str, in_memory: bool = False) -> tuple["StoredSession", bool]:
         """What `session` tells, and whether the database was asked."""
-        shown = {one.request_id: (one.step, one.items, one.arm) for one in self._recent.slates(session_id)}
+        recent = self._recent.slates(session_id)
+        shown = {one.request_id: (one.step, one.time_us, one.items, one.arm) for one in recent}
         stored = None if in_memory else self._read(lambda reader: _session(reader, session_id, list(shown)))
         slates, feedback = stored or ([], [])
-        shown |= {request: (step, tuple(json.loads(items)), arm) for request, step, items, arm in slates}
+        shown |= {request: (*order, tuple(json.loads(items)), arm) for request, *order, items, arm in slates}
         answers = self._recent.answers(shown)
         for request, item, response, when in feedback:
             answers.setdefault(request, {})[item, response] = when
         session = StoredSession([], [], 1 + max((step for step, *_ in shown.values()), default=-1))
-        for request, (_, items, arm) in sorted(shown.items(), key=lambda one: one[1][0]):
+        for request, (*_, items, arm) in sorted(shown.items(), key=lambda one: one[1][:2]):
             given = _strongest(answers.get(request, {}), self.rewards)
             if arm == ORGANIC:
                 in_time = sorted((when, items.index(item)) for item, (_, when) in given.items() if item in items)

@@ -1,15 +1,16 @@
-"""Wrapped policies against plain loops."""
+"""Policies and scorers for another numbering of the items, against plain loops."""
 
 import numpy as np
 import polars as pl
 import pytest
-from bcd4rec.policies.wrappers import Candidates, Translated, speaking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
-from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.policy import Memory, Policy
+from bcd4rec.policies.scorer import Scorer
+from bcd4rec.policies.vocabulary_mapping import MappedScorer, map_policy, map_scorer
 
 
 class Spy:
@@ -43,39 +44,7 @@ def ints(rows: list[list[int]]) -> IntArray:
 STATES = States(ints([[4, 0, 2], [1, PAD, PAD], [PAD, PAD, PAD]]), ints([[3, 4], [0, PAD], [PAD, PAD]]))
 
 
-def test_candidates_against_a_plain_loop():
-    policy, allowed = Spy(5), [3, 0]
-    wrapped = Candidates(policy, ints([allowed])[0])
-    assert isinstance(wrapped, Policy)
-    assert wrapped.n_items == 5
-    plain, found = policy.scores(STATES), wrapped.scores(STATES)
-    assert found.dtype == np.float32
-    for row, item in np.ndindex(3, 5):
-        assert found[row, item] == (plain[row, item] if item in allowed else -np.inf)
-
-
-def test_candidates_of_candidates():
-    policy = Spy(5)
-    wrapped = Candidates(policy, ints([[0, 4]])[0])
-    asked = ints([[4, PAD, 0, 1], [1, 2, 3, PAD], [0, 0, 4, 4]])
-    plain, found = policy.scores(STATES, asked), wrapped.scores(STATES, asked)
-    for place in np.ndindex(asked.shape):
-        assert found[place] == (plain[place] if asked[place] in (0, 4) else -np.inf)
-
-
-@pytest.mark.parametrize("items", [[1, PAD], [PAD, PAD, 1]])
-def test_padding_allows_no_item(items):
-    found = Candidates(Spy(3), np.array(items, np.int32)).scores(STATES[2:])
-    assert found.tolist() == [[-np.inf, 10.0, -np.inf]]
-
-
-def test_candidates_leave_the_states_alone():
-    policy = Spy(5)
-    Candidates(policy, ints([[1]])[0]).scores(STATES)
-    assert policy.seen == [STATES]
-
-
-def plain_translation(row: list[int], learned: list[int], spoken: list[int]) -> list[int]:
+def plain_mapping(row: list[int], learned: list[int], spoken: list[int]) -> list[int]:
     known = [learned.index(spoken[item]) for item in row if item != PAD and spoken[item] in learned]
     return known + [PAD] * (len(row) - len(known))
 
@@ -97,27 +66,27 @@ def conversations(draw: st.DrawFn) -> tuple[list[int], list[int], States]:
 
 @settings(deadline=None)
 @given(conversations())
-def test_translated_against_a_plain_loop(conversation):
+def test_mapped_against_a_plain_loop(conversation):
     learned, spoken, states = conversation
     policy = Spy(len(learned))
-    wrapped = Translated(policy, vocabulary(learned), vocabulary(spoken))
-    assert isinstance(wrapped, Policy)
+    wrapped = MappedScorer(policy, vocabulary(learned), vocabulary(spoken))
+    assert isinstance(wrapped, Scorer)
     assert wrapped.n_items == len(spoken)
     found = wrapped.scores(states)
     assert found.shape == (len(states), len(spoken))
     [seen] = policy.seen
     for row in range(len(states)):
-        positives = plain_translation(states.positives[row].tolist(), learned, spoken)
+        positives = plain_mapping(states.positives[row].tolist(), learned, spoken)
         assert seen.positives[row].tolist() == positives
-        assert seen.skips[row].tolist() == plain_translation(states.skips[row].tolist(), learned, spoken)
+        assert seen.skips[row].tolist() == plain_mapping(states.skips[row].tolist(), learned, spoken)
         for item, name in enumerate(spoken):
             expected = Spy.score(positives, learned.index(name)) if name in learned else -np.inf
             assert found[row, item] == expected
 
 
-def test_translated_candidates():
+def test_mapped_candidates():
     learned, spoken = [10, 20, 30], [5, 10, 15, 30]
-    wrapped = Translated(Spy(3), vocabulary(learned), vocabulary(spoken))
+    wrapped = MappedScorer(Spy(3), vocabulary(learned), vocabulary(spoken))
     states = States(ints([[3, 0, 1], [2, PAD, PAD]]), ints([[], []]))
     every = wrapped.scores(states)
     asked = ints([[3, 0, PAD, 1, 3], [PAD, 2, 1, 0, 1]])
@@ -128,14 +97,14 @@ def test_translated_candidates():
     assert np.isneginf(every).tolist() == [[True, False, True, False]] * 2  # 5 and 15 are not known
 
 
-def test_the_scores_of_translated_are_the_callers_to_change():
-    wrapped = Translated(Spy(3), vocabulary([1, 2, 3]), vocabulary([2, 3, 4]))
+def test_the_scores_of_a_mapped_scorer_are_the_callers_to_change():
+    wrapped = MappedScorer(Spy(3), vocabulary([1, 2, 3]), vocabulary([2, 3, 4]))
     wrapped.scores(STATES[2:])[:] = 99
     assert wrapped.scores(STATES[2:]).tolist() == [[10, 20, -np.inf]]
 
 
 def test_numbers_and_their_spelling_are_the_same_items():
-    wrapped = Translated(Spy(3), vocabulary(["10", "7", "x"]), vocabulary([7, 8, 10]))
+    wrapped = MappedScorer(Spy(3), vocabulary(["10", "7", "x"]), vocabulary([7, 8, 10]))
     assert wrapped.scores(STATES[2:]).tolist() == [[10, -np.inf, 0]]
 
 
@@ -143,13 +112,62 @@ def test_numbers_and_their_spelling_are_the_same_items():
     ("learned", "spoken", "same"),
     [([1, 2], [1, 2], True), (["a", "b"], ["a", "b"], True), ([1, 2], [1, 3], False), ([1, 2], [1, 2, 3], False)],
 )
-def test_speaking_wraps_only_what_needs_it(learned, spoken, same):
+def test_mapping_wraps_only_what_needs_it(learned, spoken, same):
     policy = Spy(2)
-    found = speaking(policy, vocabulary(learned), vocabulary(spoken))
+    found = map_scorer(policy, vocabulary(learned), vocabulary(spoken))
     assert (found is policy) == same
     assert found.n_items == len(spoken)
 
 
-def test_speaking_between_strings_and_numbers():
-    found = speaking(Spy(2), vocabulary(["1", "2"]), vocabulary([1, 2]))
+def test_mapping_between_strings_and_numbers():
+    found = map_scorer(Spy(2), vocabulary(["1", "2"]), vocabulary([1, 2]))
     assert found.scores(STATES[2:]).tolist() == [[0, 10]]
+
+
+def policy(learned: list[int]) -> Policy:
+    """Unlike vectors and counts for every item, so that none can be taken for another."""
+    vectors = np.array([[item, item + 0.5] for item in learned], np.float32)
+    counts = np.array([100 + item for item in learned], np.int32)
+    spy = Spy(len(learned))
+    return Policy(spy, vocabulary(learned), Memory(length=4), vectors=vectors, popularity=counts, about={"seed": 7})
+
+
+def test_a_policy_of_the_same_items_stays_itself():
+    one = policy([1, 5])
+    assert map_policy(one, vocabulary([1, 5])) is one
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 9), min_size=1), st.sets(st.integers(0, 9), min_size=1))
+def test_every_part_of_a_policy_is_mapped(learned, spoken):
+    learned, spoken = sorted(learned), sorted(spoken)
+    one = policy(learned)
+    mapped = map_policy(one, vocabulary(spoken))
+    assert mapped.vocabulary.ids.to_list() == spoken
+    assert mapped.n_items == len(spoken)
+    assert (mapped.memory, mapped.rule, mapped.responses, mapped.about) == (
+        one.memory,
+        one.rule,
+        one.responses,
+        one.about,
+    )
+    for place, item in enumerate(spoken):
+        known = item in learned
+        assert mapped.vectors[place].tolist() == ([item, item + 0.5] if known else [0, 0])
+        assert mapped.popularity[place] == (100 + item if known else 0)
+
+
+def test_a_mapped_policy_recommends_what_it_did():
+    one = policy([10, 20, 30, 40])
+    mapped = map_policy(one, vocabulary([5, 10, 20, 40]))
+    for session in ([], [10], [20, 40], [(10, "skip"), 20]):
+        expected = [pair for pair in one.recommend(session, k=4) if pair[0] != 30]
+        assert mapped.recommend(session, k=4) == expected
+    assert mapped.recommend([5]) == mapped.recommend([])
+
+
+def test_nothing_is_made_up_for_a_policy_that_does_not_know_it():
+    bare = Policy(Spy(2), vocabulary([1, 2]))
+    mapped = map_policy(bare, vocabulary([2, 3]))
+    assert mapped.vectors is None
+    assert mapped.popularity is None
