@@ -320,7 +320,14 @@ def test_a_manifest_without_a_checksum_is_refused(saved, name):
     [
         *({"settings": None}, {"settings": []}, {"settings": {"method": "sknn"}}),
         *({"scorer": None}, {"scorer": ["sknn"]}),
-        *({"checksums": None}, {"checksums": []}, {"memory": None}, {"rule": None}, {"responses": None}, {"about": None}),
+        *(
+            {"checksums": None},
+            {"checksums": []},
+            {"memory": None},
+            {"rule": None},
+            {"responses": None},
+            {"about": None},
+        ),
     ],
     ids=str,
 )
