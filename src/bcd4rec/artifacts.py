@@ -218,9 +218,13 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes, path: Path) -> Any:
     """What `path` says."""
     try:
-        return json.loads(data.decode())
+        return json.loads(data.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON that bcd4rec wrote ({error}); write its folder anew.") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"found {name}")  # which Python takes for a number, and JSON does not know
 
 
 def content_hash(folder: Path, names: list[str]) -> str:

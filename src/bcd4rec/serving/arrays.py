@@ -36,7 +36,10 @@ class StoredArrays:
 
     def __getitem__(self, name: str) -> FloatArray:
         shape, offset, length = self._place(name)
-        return np.frombuffer(self._data, np.float32, length // 4, offset).reshape(shape)
+        array = np.frombuffer(self._data, np.float32, length // 4, offset).reshape(shape)
+        if not np.isfinite(array).all():
+            raise ValueError(f"weights of {name} are not numbers")
+        return array
 
     def under(self, prefix: str) -> dict[str, FloatArray]:
         """The arrays whose names begin with `prefix`, by the rest of their names."""
