@@ -74,7 +74,8 @@ class OnnxPolicy:
             Session(models[QUANTILES], _options(), ["CPUExecutionProvider"]) if QUANTILES in models else None
         )
         self._any_fraction, self._count = network.head == "implicit", network.count
-        self._offset = np.float32(settings.get("offset", 0.0))
+        with np.errstate(over="ignore"):  # infinite values are found when the policy is asked
+            self._offset = np.float32(settings.get("offset", 0.0))
         self._beta, self._form = settings.get("beta", 0.0), settings.get("form", "relative")
 
     @property
