@@ -148,7 +148,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "NaN in the embeddings": (some("embeddings", spoiled(np.nan)), "not numbers"),
     "NaN in the encoder": (some("encoder", spoiled(np.nan)), "not numbers"),
     "infinite weights": (some("network.embeddings", spoiled(np.inf)), "not numbers"),
-    "an infinite offset": (settings(offset=1e300), "not numbers"),
+    "an infinite offset": (settings(offset=1e300), "its values are not numbers"),
     "an offset below everything": (settings(offset=-1e300), "recommends nothing"),
     "an offset that is a word": (settings(offset="much"), "is damaged"),
     "a constraint that is not one": (settings(beta=float("nan")), "found NaN"),
@@ -265,6 +265,14 @@ def test_a_damaged_export_is_mended_by_another(folder: Path) -> None:
     with pytest.raises(InputError, match="bcd4rec export"):
         load(folder)
     assert export_bundle(folder)[0] == version == load(folder).version
+
+
+def test_every_command_refuses_a_bundle_that_lacks_something(folder: Path) -> None:
+    """Also those that do not use what was exported: it is one bundle with one version."""
+    assert bundle.load(folder).n_items == ITEMS
+    (folder / "behaviour.onnx").unlink()
+    with pytest.raises(InputError, match=r"behaviour\.onnx is missing"):
+        bundle.load(folder)
 
 
 def test_the_constraint_stays(folder: Path) -> None:
