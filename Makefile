@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench bench-serve clean
+.PHONY: demo test check bench bench-serve soak clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("bcd4rec needs Python 3.11 or newer; set PYTHON=python3.11") if sys.version_info < (3, 11) else 0'
@@ -29,6 +29,11 @@ bench: $(READY)  ## speed as ratios to a named reference measured in the same ru
 
 bench-serve: $(READY)  ## requests a second and latencies of a server on this machine
 	$(BIN)/python -m bench.serving
+
+SECONDS ?= 600
+RATE ?= 500
+soak: $(READY)  ## a server under load while it is killed, its database stops and policies are reloaded; SECONDS=60 RATE=200
+	$(BIN)/python -m bench.soak --seconds $(SECONDS) --rate $(RATE)
 
 clean:
 	rm -rf $(VENV) demo build dist src/*.egg-info

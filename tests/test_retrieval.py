@@ -1,5 +1,6 @@
 """Large catalogues: what the index finds, measured against a plain search."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,12 +103,14 @@ def test_exploration_stays_among_what_was_retrieved(served: Served, found: Inver
 def test_an_index_is_used_only_for_the_bundle_it_was_made_from(
     served: Served, found: InvertedFile, tmp_path: Path
 ) -> None:
-    written = found.save(tmp_path, "one version")
-    assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
+    folder = tmp_path / "policy"
+    shutil.copytree(served.folder, folder)
     assert isinstance(served.policy.scorer, OnnxPolicy)
-    again = InvertedFile.read(served.policy.scorer, tmp_path, "one version")
+    written = found.save(folder)
+    assert InvertedFile.read(served.policy.scorer, bundle.opened(folder)) is None  # nobody has listed it
+    bundle.list_exported(folder, written)
+    again = InvertedFile.read(served.policy.scorer, bundle.opened(folder))
     assert again is not None
     assert again.measured == found.measured
     query = np.ones((1, WIDTH), np.float32)
     assert again.pool(query, 3).tolist() == found.pool(query, 3).tolist()
-    assert InvertedFile.read(served.policy.scorer, tmp_path, "another") is None

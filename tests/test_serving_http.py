@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bcd4rec.artifacts import atomic_directory
+from bcd4rec.policies import bundle
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.storage.store import open_store
-from serving_help import ITEMS, Running, quantile_policy, saved, serving, states_of
+from serving_help import ITEMS, Running, quantile_policy, saved, serving, states_of, whole
 
 ADMIN = "an-admin-key-for-tests"
 KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
@@ -122,6 +122,16 @@ def test_explanations(server: Running) -> None:
     assert not {3, 5} & set(found["beside"]["behaviour"])
 
 
+def test_an_empty_slate_is_explained(server: Running) -> None:
+    """onnxruntime's GRU ends the process where it is given no session, and this asks for the quantiles of none."""
+    for nothing in ([], ["strange"]):
+        found = server.recommend(session=[3], candidates=nothing, explain=True)
+        assert items(found) == []
+        assert len(found["beside"]["popular"]) > 0
+    assert server.client.get("/v1/health").json()["status"] == "ok"
+    assert server.process.poll() is None
+
+
 # ---- sessions that the server keeps
 
 
@@ -189,7 +199,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
     first, second = (tmp_path / name for name in ("first", "second"))
     versions = {}
     for name, path, seed in (("a", first, 5), ("b", second, 6)):
-        saved(quantile_policy("meanpool", "implicit", seed=seed), path)
+        bundle.save(whole(quantile_policy("meanpool", "implicit", seed=seed)), path)
         versions[name] = load(path).version
     answers: list[httpx.Response] = []
     with serving(tmp_path, first, "--ab", second, "--share", 0.3, environment=KEYED) as server:
@@ -206,8 +216,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
         for thread in threads:
             thread.start()
         for seed in (7, 8):
-            with atomic_directory(first, force=True) as fresh:
-                saved(quantile_policy("meanpool", "implicit", seed=seed), fresh)
+            bundle.save(whole(quantile_policy("meanpool", "implicit", seed=seed)), first, force=True)
             done = server.post("/v1/policy/reload", {"arm": "a"}, x_api_key=ADMIN)
             assert done.status_code == 200, done.text
             versions["a"] = load(first).version

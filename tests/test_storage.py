@@ -21,10 +21,12 @@ from hypothesis import strategies as st
 from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import queries, writer
+from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record, strongest
+from bcd4rec.serving.storage.sqlite import SqliteConnection
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession, open_store
 from bcd4rec.serving.storage.urls import database_of
 from databases import PostgresServer, postgres_server
@@ -483,15 +485,119 @@ def test_retention(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found["dropped"]["feedback_without_impression"] == 11
 
 
+def carried_on(url: str, groups: list[list[Record]]) -> None:
+    """One counter after each group, against a plain loop over all records."""
+    store, counter, sent = open_store(url), ArmCounter(), list[Record]()
+    connection = database_of(url).connect(create=False, patience=5)
+    try:
+        for group in groups:
+            store.submit(group).result(20)
+            sent += group
+            assert counter.count(connection) == Model(sent).arms()
+            assert counter.count(connection) == Model(sent).arms()
+    finally:
+        connection.close()
+        store.close()
+
+
+SEQUENCES = st.lists(st.lists(records, max_size=6), min_size=2, max_size=6)
+LATE: list[list[Record]] = [
+    [slate(0, "s0"), slate(1, "s1")],
+    [answer(2, "a", "click")],  # before its slate
+    [answer(0, "a", "click"), answer(0, "a", "buy")],
+    [slate(2, "s0"), slate(3, "s0"), answer(0, "a", "click")],
+]
+
+
+@given(SEQUENCES)
+@example(LATE)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_counts_are_carried_on_in_sqlite(tmp_path: Path, groups: list[list[Record]]) -> None:
+    folder = tmp_path / str(time.monotonic_ns())
+    folder.mkdir()
+    carried_on(str(folder / "store.db"), groups)
+    shutil.rmtree(folder)
+
+
+@given(SEQUENCES)
+@example(LATE)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_counts_are_carried_on_in_postgresql(server: PostgresServer, groups: list[list[Record]]) -> None:
+    carried_on(empty(server.url), groups)
+
+
+def test_counts_after_something_was_deleted(url: str) -> None:
+    store, counter = open_store(url), ArmCounter()
+    connection = database_of(url).connect(create=False, patience=5)
+    try:
+        store.submit([slate(number, f"s{number % 3}") for number in range(9)]).result(20)
+        store.submit([answer(number, "a", "click") for number in range(9)]).result(20)
+        assert counter.count(connection)[0].requests == 9
+        times = sorted(time_us for (time_us,) in connection.rows("SELECT time_us FROM bcd4rec_impressions"))
+        queries.prune(connection, times[4], 100)
+        store.submit([slate(20, "s0")]).result(20)
+        found = counter.count(connection)
+        assert found == ArmCounter().count(connection)
+        assert found[0].requests == 6
+    finally:
+        connection.close()
+        store.close()
+
+
+def test_what_others_have_not_committed_is_counted_later(server: PostgresServer) -> None:
+    """A transaction that began earlier may end later; what it wrote must not be passed over."""
+    url = empty(server.url)
+    store, counter = open_store(url), ArmCounter()
+    reader, slow = (database_of(url).connect(create=False, patience=5) for _ in range(2))
+    try:
+        with slow.transaction():
+            slow.insert(queries.IMPRESSIONS, queries.IMPRESSION_COLUMNS, [queries._impression_row(slate(0, "s0"))])
+            store.submit([slate(1, "s1"), answer(0, "a", "click")]).result(20)
+            counter.count(reader)
+        found = counter.count(reader)
+        assert found == ArmCounter().count(reader)
+        assert (found[0].requests, found[0].responses) == (2, {"click": 1})
+    finally:
+        for connection in (reader, slow):
+            connection.close()
+        store.close()
+
+
+def test_counting_again_looks_at_new_records_only(tmp_path: Path) -> None:
+    store, counter = open_store(str(tmp_path / "a.db")), ArmCounter()
+    connection = database_of(str(tmp_path / "a.db")).connect(create=False, patience=5)
+    assert isinstance(connection, SqliteConnection)
+    steps = [0]
+
+    def step() -> int:
+        steps[-1] += 1
+        return 0
+
+    try:
+        connection._connection.set_progress_handler(step, 100)
+        for first in range(0, 4_000, 1_000):
+            numbers = range(first, first + 1_000)
+            store.submit([slate(number, f"s{number // 4}") for number in numbers])
+            store.submit([answer(number, "a", "click") for number in numbers]).result(20)
+        counter.count(connection)
+        steps.append(0)
+        store.submit([slate(5_000, "s7"), answer(5_000, "b", "click")]).result(20)
+        assert counter.count(connection)[0].requests == 4_001
+        assert steps[1] < steps[0] / 100
+    finally:
+        connection.close()
+        store.close()
+
+
 def test_counting_takes_little_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
-    def slow(connection: Any) -> list[ArmCounts]:
+    def slow(counter: ArmCounter, connection: Any) -> list[ArmCounts]:
         calls.append(time.monotonic())
         time.sleep(0.1)
         return []
 
-    monkeypatch.setattr(queries, "arm_counts", slow)
+    monkeypatch.setattr(ArmCounter, "count", slow)
     store = open_store(str(tmp_path / "a.db"))
     for _ in range(50):
         store.arms()

@@ -19,15 +19,9 @@ from bcd4rec.renaming import exchange, rename_new
 
 MANIFEST = "manifest.json"  # every folder we write has one, with its kind and the names of its files
 # Files of a policy that its manifest may not name: it was saved into a folder by hand, or they were added later.
-POLICY = (
-    "arrays.safetensors",
-    "vocabulary.parquet",
-    "model.onnx",
-    "quantiles.onnx",
-    "behaviour.onnx",
-    "retrieval.faiss",
-    "retrieval.json",
-)
+ADDED = ("model.onnx", "quantiles.onnx", "behaviour.onnx", "retrieval.faiss", "retrieval.json")
+POLICY = ("arrays.safetensors", "vocabulary.parquet", *ADDED)
+EXPORT = "export.json"  # names what was added
 
 LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
@@ -201,7 +195,7 @@ def _refuse_foreign(path: Path, kind: str | None = None) -> None:
         raise InputError(f"{path} holds files that bcd4rec did not write (by its {MANIFEST}); choose another folder.")
     if kind is not None and manifest["kind"] != kind:
         raise InputError(f"{path} is a {manifest['kind']} and no {kind}; --force replaces the same kind only.")
-    ours = {MANIFEST, *(POLICY if manifest["kind"] == "policy" else ()), *manifest.get("files", ())}
+    ours = {MANIFEST, EXPORT, *(POLICY if manifest["kind"] == "policy" else ()), *manifest.get("files", ())}
     other = sorted(str(one.relative_to(path)) for one in path.rglob("*") if not one.is_dir() or one.is_symlink())
     if foreign := [name for name in other if name not in ours]:
         raise InputError(
@@ -217,11 +211,21 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes(), path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing; was its folder written by bcd4rec?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not JSON ({error}); write its folder anew.") from None
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """What `path` says."""
+    try:
+        return json.loads(data.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON that bcd4rec wrote ({error}); write its folder anew.") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"found {name}")  # which Python takes for a number, and JSON does not know
 
 
 def content_hash(folder: Path, names: list[str]) -> str:

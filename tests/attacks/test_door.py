@@ -23,7 +23,7 @@ JSON = "application/json"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy = quantile_policy("meanpool", "implicit")
-    return saved(policy, "quantile_policy", tmp_path_factory.mktemp("policy") / "policy")
+    return saved(policy, tmp_path_factory.mktemp("policy") / "policy")
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from bcd4rec.data.responses import DIGINETICA
-from bcd4rec.policies import bundle
+from bcd4rec.data.responses import DIGINETICA, Responses
+from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.serving.arms import Arms, load_arm
 from bcd4rec.serving.messages import FeedbackRequest, RecommendRequest
 from bcd4rec.serving.service import Service
@@ -16,19 +16,16 @@ from bcd4rec.serving.storage.export import export_log
 from bcd4rec.serving.storage.queries import Selection
 from bcd4rec.serving.storage.store import Store, open_store
 from bcd4rec.serving.storage.urls import database_of
-from serving_help import ABOUT, VOCABULARY, quantile_policy, saved
+from serving_help import VOCABULARY, quantile_policy, saved
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(quantile_policy("meanpool", "implicit"), "quantile_policy", tmp_path_factory.mktemp("policy"))
+    return saved(quantile_policy("meanpool", "implicit"), tmp_path_factory.mktemp("policy"))
 
 
 def other_folder(path: Path, rewards: dict[str, float]) -> Path:
-    path.mkdir()
-    policy = quantile_policy("meanpool", "implicit", seed=6)
-    bundle.save(policy, "quantile_policy", VOCABULARY, path, ABOUT | {"responses": {"rewards": rewards}})
-    return path
+    return saved(quantile_policy("meanpool", "implicit", seed=6), path, responses=Responses(rewards=rewards))
 
 
 def recommend(service: Service, **asked: Any) -> dict[str, Any]:
@@ -61,18 +58,13 @@ def test_items_of_no_catalogue_are_not_learned(folder: Path, tmp_path: Path, new
 
 
 def test_an_item_of_another_arm_is_of_the_catalogue(folder: Path, tmp_path: Path) -> None:
-    import polars as pl
-
-    from bcd4rec.data.vocabulary import Vocabulary
-
     other, store = tmp_path / "other", open_store(str(tmp_path / "a.db"))
-    other.mkdir()
     names = Vocabulary(pl.Series("item_id", [f"n{item}" for item in range(len(VOCABULARY))]))
-    bundle.save(quantile_policy("meanpool", "implicit"), "quantile_policy", names, other, ABOUT)
+    saved(quantile_policy("meanpool", "implicit"), other, vocabulary=names)
     service = Service(Arms([load_arm("a", folder, 1.0), load_arm("b", other, 0.0)]), store)
     assert recommend(service, session_id="s", session=["n3", 4], k=2)["unknown"] == ["n3"]
     store.submit([]).result(20)
-    assert store.session("s") == [("n3", "click"), ("4", "click")]
+    assert store.session("s").opening == [("n3", "click"), ("4", "click")]
     store.close()
 
 
@@ -122,7 +114,7 @@ def test_feedback_that_matches_nothing_is_answered_as_such(folder: Path, tmp_pat
     store = open_store(str(path))  # known from the database, too
     service = Service(Arms([load_arm("a", folder, 1.0)]), store, local=local)
     assert feedback(service, *answers)[1:] == (2, expected)
-    assert store.session("anna") == [(str(one), "click")]
+    assert store.session("anna").slates == [[(str(one), "click"), (str(two), None), (str(three), None)]]
     store._drop_reader()  # as when the database does not answer: nothing is known, and nothing claimed
     assert feedback(service, ("elsewhere", one, "click"))[1:] == (1, [])
     store.close()

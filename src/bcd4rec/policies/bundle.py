@@ -1,34 +1,42 @@
 """A policy in a folder: settings and vocabulary as JSON and Parquet, arrays as safetensors. No pickle anywhere.
 
-A bundle is complete and unchanged or it is refused: its manifest holds a checksum of every other file.
+A bundle is complete and unchanged or it is refused: its manifest holds a checksum of every file that was saved with it,
+and `export.json` of every file that `bcd4rec export` added. The version covers both.
 """
 
 import contextlib
 import hashlib
+import io
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save_file
 
-from bcd4rec.artifacts import MANIFEST, atomic_directory, library_versions, read_json, write_json
+from bcd4rec.artifacts import (
+    ADDED,
+    EXPORT,
+    MANIFEST,
+    atomic_directory,
+    atomic_file,
+    library_versions,
+    parse_json,
+    write_json,
+)
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.vocabulary import Vocabulary
-from bcd4rec.errors import InputError
+from bcd4rec.errors import InputError, printable
 from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.scorer import SCORERS, Arrays, SavedScorer, Scorer
 from bcd4rec.policies.slates import SlateRule
 
 FORMAT = 3
 ARRAYS, ITEMS, VECTORS = "arrays.safetensors", "vocabulary.parquet", "vectors.safetensors"
-
-# What reading files that were changed or cut short raises, from the libraries and from `restore`.
-UNREADABLE = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError, pl.exceptions.PolarsError)
-LoadScorer = Callable[[Path, dict[str, Any]], Scorer]
+EXPORT_ANEW = "write it anew with `bcd4rec export`."
 
 
 def save(policy: Policy, folder: Path, force: bool = False) -> None:
@@ -64,22 +72,98 @@ def write(policy: Policy, folder: Path) -> None:
     write_json(folder / MANIFEST, manifest)
 
 
-def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
-    """`load_scorer(folder, manifest)` may bring another form of the same scorer, as servers do."""
-    manifest = read_manifest(folder)
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle. Its files are read whole: what is used is what was checked, whoever writes meanwhile."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    checksums: dict[str, str]  # of all files, by name
+    trained: str  # the version before anything was added to it
+    version: str  # twelve digits that change with anything in the bundle
+
+    def read(self, name: str) -> bytes:
+        """A file as it was saved."""
+        data = self._file(name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != self.checksums[name]:
+            raise ValueError(f"{name} is not the file that was saved")
+        return data
+
+    def check(self, name: str) -> None:
+        """What `read` checks, of a file that is not needed."""
+        if checksum(self._file(name)) != self.checksums[name]:
+            raise ValueError(f"{name} is not the file that was saved")
+
+    def _file(self, name: str) -> Path:
+        path = self.folder / name
+        if Path(name).name != name or not path.is_file():
+            raise ValueError(f"{name} is missing")
+        return path
+
+
+LoadScorer = Callable[[Bundle], Scorer]
+
+
+def load(folder: Path) -> Policy:
+    return policy_of(opened(folder))
+
+
+def opened(folder: Path, exported: bool = True) -> Bundle:
+    """Without `exported`, as if nothing had ever been added to it."""
+    data, manifest = _manifest(folder)
     with worded(folder):
-        refuse_changed(folder, {name: manifest["checksums"][name] for name in (ARRAYS, ITEMS)} | manifest["checksums"])
-        if VECTORS not in manifest["checksums"] and (folder / VECTORS).exists():
+        checksums = dict(manifest["checksums"])
+        for name in {ARRAYS, ITEMS} - checksums.keys():
+            raise ValueError(f"its {MANIFEST} has no checksum of {name}")
+        if VECTORS not in checksums and (folder / VECTORS).exists():
             raise ValueError(f"{VECTORS} was not saved with it")
-        table = pl.read_parquet(folder / ITEMS)
+        version = hashlib.sha256(data).hexdigest()[:12]
+        found = Bundle(folder, manifest, checksums, version, version)
+        for name in checksums.keys() - {ARRAYS, ITEMS, VECTORS}:
+            found.check(name)
+    return _with_exported(found, data) if exported and (folder / EXPORT).exists() else found
+
+
+def _with_exported(found: Bundle, manifest: bytes) -> Bundle:
+    """With what was added; all of that must be there, as it was written."""
+    with worded(found.folder, EXPORT_ANEW):
+        data = (found.folder / EXPORT).read_bytes()
+        listed = parse_json(data, found.folder / EXPORT)
+        if listed["manifest"] != hashlib.sha256(manifest).hexdigest():
+            raise ValueError(f"{EXPORT} is of another policy")
+        if strange := sorted(listed["files"].keys() - set(ADDED)):
+            raise ValueError(f"{EXPORT} lists {strange[0]}")
+        version = hashlib.sha256(manifest + data).hexdigest()[:12]
+        added = replace(found, checksums=found.checksums | listed["files"], version=version)
+        for name in listed["files"]:
+            added.check(name)
+    return added
+
+
+def list_exported(folder: Path, files: list[Path]) -> None:
+    """Write down what was added to a bundle, so that it cannot change or vanish unnoticed."""
+    listed = {"manifest": checksum(folder / MANIFEST), "files": {path.name: checksum(path) for path in files}}
+    with atomic_file(folder / EXPORT, force=True) as partial:
+        write_json(partial, listed)
+
+
+def restored(saved: Bundle) -> Scorer:
+    return SCORERS[saved.manifest["scorer"]].restore(saved.manifest["settings"], load_arrays(saved.read(ARRAYS)))
+
+
+def policy_of(saved: Bundle, load_scorer: LoadScorer = restored) -> Policy:
+    """`load_scorer` may bring another form of the same scorer, as servers do."""
+    manifest = saved.manifest
+    with worded(saved.folder):
+        table = pl.read_parquet(io.BytesIO(saved.read(ITEMS)))
         counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None
         policy = Policy(
-            (load_scorer or _restored)(folder, manifest),
+            load_scorer(saved),
             Vocabulary(table["item_id"]),
             Memory.parse(manifest["memory"], "memory"),
             SlateRule.parse(manifest["rule"], "rule"),
             Responses.parse(manifest["responses"], "responses"),
-            read_arrays(folder / VECTORS)["vectors"] if VECTORS in manifest["checksums"] else None,
+            load_arrays(saved.read(VECTORS))["vectors"] if VECTORS in saved.checksums else None,
             counts,
             manifest["about"],
         )
@@ -88,24 +172,8 @@ def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
     return policy
 
 
-def _restored(folder: Path, manifest: dict[str, Any]) -> Scorer:
-    return SCORERS[manifest["scorer"]].restore(manifest["settings"], read_arrays(folder / ARRAYS))
-
-
-def read_arrays(path: Path) -> Arrays:
-    """Into memory, so that whoever overwrites the file changes nothing that is in use."""
-    return load_arrays(path.read_bytes())
-
-
 def _save_arrays(arrays: Arrays, path: Path) -> None:
     save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
-
-
-def refuse_changed(folder: Path, files: dict[str, str]) -> None:
-    """All of these files must be there, as they were saved."""
-    for name, expected in files.items():
-        if Path(name).name != name or checksum(folder / name) != expected:
-            raise ValueError(f"{name} is not the file that was saved")
 
 
 def checksum(path: Path) -> str:
@@ -114,28 +182,36 @@ def checksum(path: Path) -> str:
 
 
 def version_of(folder: Path) -> str:
-    """Twelve digits that change with anything a bundle holds, since the manifest holds the checksums."""
-    return checksum(folder / MANIFEST)[:12]
+    return opened(folder).version
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
+    return _manifest(folder)[1]
+
+
+def _manifest(folder: Path) -> tuple[bytes, dict[str, Any]]:
+    """As it is written, and what it says."""
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; expected a policy made by `bcd4rec train`.")
-    manifest = read_json(folder / MANIFEST)
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{path} is missing; was its folder written by bcd4rec?")
+    data = path.read_bytes()
+    manifest = parse_json(data, path)
     if isinstance(manifest, dict) and manifest.get("kind") == "user":
         raise InputError(f"{folder} is a learned user and not a policy; it plays with --env learned --model {folder}.")
     if not isinstance(manifest, dict) or manifest.get("kind") != "policy" or manifest.get("format") != FORMAT:
         raise InputError(f"{folder} is not a policy of format {FORMAT}; make it with `bcd4rec train`.")
-    return manifest
+    return data, manifest
 
 
 @contextlib.contextmanager
-def worded(folder: Path) -> Iterator[None]:
-    """Whatever reading a damaged bundle raises becomes one sentence."""
+def worded(folder: Path, advice: str = "train it anew with `bcd4rec train`.") -> Iterator[None]:
+    """Whatever a damaged bundle makes the libraries raise becomes one sentence."""
     try:
         yield
     except InputError:
         raise
-    except UNREADABLE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{folder} is damaged ({reason}); train it anew with `bcd4rec train`.") from None
+    except (Exception, pl.exceptions.PanicException) as error:
+        reason = printable((str(error).splitlines() or [type(error).__name__])[0])
+        raise InputError(f"{folder} is damaged ({reason}); {advice}") from None

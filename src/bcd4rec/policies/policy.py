@@ -31,6 +31,7 @@ from bcd4rec.policies.slates import (
 )
 
 GREEDY = Exploration()
+LONGEST = 1_000  # items that a policy remembers; some networks need its square
 MANY = 100_000  # items; which are alike among more is kept only where slates are diverse
 FRACTIONS = tuple(round(0.1 * step, 1) for step in range(1, 10))  # of the quantiles that people are told
 Event = ItemId | tuple[ItemId, str | None]
@@ -43,9 +44,9 @@ Unanswered = Literal["skip", "unknown"]
 class Memory(Config):
     """What a policy remembers of a session."""
 
-    length: int = Field(default=HISTORY, ge=0, le=100_000)
+    length: int = Field(default=HISTORY, ge=0, le=LONGEST)
     """L: how many liked items."""
-    skips: int = Field(default=0, ge=0, le=100_000)
+    skips: int = Field(default=0, ge=0, le=LONGEST)
     """S: how many skipped items."""
     unanswered: Unanswered = "skip"
     """What was shown and not answered counts as skipped once the session goes on, or as if it had not been shown."""

@@ -16,8 +16,9 @@ import numpy as np
 from bcd4rec.artifacts import atomic_file
 from bcd4rec.data.states import FloatArray
 from bcd4rec.errors import InputError
+from bcd4rec.policies.bundle import Bundle
 from bcd4rec.policies.risk import MEAN, Risk
-from bcd4rec.serving.arrays import ARRAYS, StoredArrays
+from bcd4rec.serving.arrays import StoredArrays
 from bcd4rec.serving.graphs import ENCODER_GRAPHS, OPENING, Part, pooled
 from bcd4rec.serving.heads import mean, quantiles
 
@@ -120,16 +121,21 @@ def import_onnx() -> Any:
     return onnx
 
 
-def write_models(folder: Path, kind: str, settings: dict[str, Any], version: str) -> list[Path]:
-    """Write the models into the bundle's folder, beside the arrays they refer to."""
+def serialized(saved: Bundle, arrays: StoredArrays) -> dict[str, bytes]:
+    """The models of a bundle by file name, as they are written; the same bundle always gives the same bytes."""
+    kind, settings = saved.manifest["scorer"], saved.manifest["settings"]
     if kind not in EXPORTED:
         raise InputError(
-            f"{folder} holds a policy of kind {kind!r}, which has no network; `bcd4rec serve` takes it as it is, and "
-            "there is nothing to export."
+            f"{saved.folder} holds a policy of kind {kind!r}, which has no network; `bcd4rec serve` takes it as it is, "
+            "and there is nothing to export."
         )
-    written = []
-    for name, model in models_of(kind, settings, StoredArrays(folder / ARRAYS), version).items():
+    made = models_of(kind, settings, arrays, saved.trained)
+    return {name: model.SerializeToString() for name, model in made.items()}
+
+
+def write_models(folder: Path, models: dict[str, bytes]) -> list[Path]:
+    """Into the bundle's folder, beside the arrays they refer to."""
+    for name, model in models.items():
         with atomic_file(folder / name, force=True) as partial:
-            partial.write_bytes(model.SerializeToString())
-        written.append(folder / name)
-    return written
+            partial.write_bytes(model)
+    return [folder / name for name in models]

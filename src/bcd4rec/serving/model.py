@@ -1,15 +1,20 @@
-"""A network policy on onnxruntime: scores, quantiles and likelihoods from arrays that stay in the bundle's file."""
+"""A network policy on onnxruntime: scores, quantiles and likelihoods.
+
+The models that run are always made of the bundle's arrays. Those that `bcd4rec export` wrote are for others; one that
+differs from ours is refused, so that nobody's files outside of the bundle and no operators but ours are ever run.
+"""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.errors import InputError
+from bcd4rec.policies.bundle import EXPORT_ANEW, Bundle
 from bcd4rec.serving.arrays import ARRAYS, StoredArrays
-from bcd4rec.serving.exporting import BEHAVIOUR, MODEL, QUANTILES, VERSION, models_of, network_of
+from bcd4rec.serving.exporting import BEHAVIOUR, MODEL, QUANTILES, network_of, serialized
 from bcd4rec.serving.heads import midpoints
 
 Session = onnxruntime.InferenceSession
@@ -38,6 +43,9 @@ class Tower:
 
     def __call__(self, states: States) -> dict[str, FloatArray]:
         """Outputs by name: `preference` (B, D), `state` (B, D′) and, for some, `bias` (B, 1)."""
+        if not len(states):  # for none at all, onnxruntime's GRU ends the process by a segmentation fault
+            one = States.empty(1, states.positives.shape[1], states.skips.shape[1])
+            return {name: values[:0] for name, values in self(one).items()}
         given = {"positives": states.positives.astype(np.int64), "skips": states.skips.astype(np.int64)}
         return dict(zip(self._names, self._session.run(None, given), strict=True))
 
@@ -53,20 +61,21 @@ class Tower:
 class OnnxPolicy:
     """The same scores as the torch policy of the bundle, up to rounding."""
 
-    def __init__(self, folder: Path, kind: str, settings: dict[str, Any], version: str):
-        arrays = StoredArrays(folder / ARRAYS)
-        network = network_of(kind, settings, arrays)
-        models = _stored_models(folder, version)
-        if models is None:
-            made = models_of(kind, settings, arrays, version)
-            models = {name: model.SerializeToString() for name, model in made.items()}
+    def __init__(self, saved: Bundle):
+        settings, arrays = saved.manifest["settings"], StoredArrays(saved.read(ARRAYS))
+        network = network_of(saved.manifest["scorer"], settings, arrays)
+        models = serialized(saved, arrays)
+        for name in models.keys() & saved.checksums.keys():
+            if saved.read(name) != models[name]:
+                raise InputError(f"{saved.folder / name} is not the model of this policy; {EXPORT_ANEW}")
         self.tower = Tower(models[MODEL], arrays[network.table])
         self.behaviour = Tower(models[BEHAVIOUR], arrays["behaviour.embeddings"]) if BEHAVIOUR in models else None
         self._quantiles = (
             Session(models[QUANTILES], _options(), ["CPUExecutionProvider"]) if QUANTILES in models else None
         )
         self._any_fraction, self._count = network.head == "implicit", network.count
-        self._offset = np.float32(settings.get("offset", 0.0))
+        with np.errstate(over="ignore"):  # infinite values are found when the policy is asked
+            self._offset = np.float32(settings.get("offset", 0.0))
         self._beta, self._form = settings.get("beta", 0.0), settings.get("form", "relative")
 
     @property
@@ -129,12 +138,3 @@ def _allowed(log_likelihood: FloatArray, beta: float, form: str) -> Any:
     mask = log_likelihood >= top + math.log(beta) if form == "relative" else log_likelihood > math.log(beta)
     mask[np.arange(len(mode)), mode] = True
     return mask
-
-
-def _stored_models(folder: Path, version: str) -> dict[str, bytes] | None:
-    """What `bcd4rec export` wrote, if it was made from this very bundle."""
-    names = [name for name in (MODEL, QUANTILES, BEHAVIOUR) if (folder / name).is_file()]
-    if MODEL not in names:
-        return None
-    models = {name: (folder / name).read_bytes() for name in names}
-    return models if all(f"{VERSION}".encode() in one and version.encode() in one for one in models.values()) else None

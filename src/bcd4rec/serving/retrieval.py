@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bcd4rec.artifacts import atomic_file, read_json, write_json
+from bcd4rec.artifacts import atomic_file, parse_json, write_json
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.policies.bundle import EXPORT_ANEW, Bundle, worded
 from bcd4rec.policies.ranking import top
 from bcd4rec.policies.scorer import Scorer, Shortlisting
 from bcd4rec.seeding import generator
@@ -99,23 +100,28 @@ class InvertedFile:
         items = self.pool(known[0], least)
         return items, self._policy.scores(states, items[None], known)
 
-    def save(self, folder: Path, version: str) -> list[Path]:
+    def save(self, folder: Path) -> list[Path]:
         """Beside the bundle's arrays, for servers that start at once."""
         with atomic_file(folder / INDEX, force=True) as partial:
             _import_faiss().write_index(self._index, str(partial))
         with atomic_file(folder / MEASURED, force=True) as partial:
-            write_json(partial, {"version": version} | asdict(self.measured))
+            write_json(partial, asdict(self.measured))
         return [folder / INDEX, folder / MEASURED]
 
     @classmethod
-    def read(cls, policy: OnnxPolicy, folder: Path, version: str) -> "InvertedFile | None":
-        """What `save` wrote for this very bundle."""
-        if not (folder / INDEX).is_file() or not (folder / MEASURED).is_file():
+    def read(cls, policy: OnnxPolicy, saved: Bundle) -> "InvertedFile | None":
+        """What `save` wrote, where it is listed as a part of this bundle."""
+        if INDEX not in saved.checksums:
             return None
-        values = read_json(folder / MEASURED)
-        if values.pop("version", None) != version:
-            return None
-        return cls(policy, _import_faiss().read_index(str(folder / INDEX)), Measured(**values))
+        with worded(saved.folder, EXPORT_ANEW):
+            measured = Measured(**parse_json(saved.read(MEASURED), saved.folder / MEASURED))
+            index = _import_faiss().deserialize_index(np.frombuffer(saved.read(INDEX), np.uint8))
+            if (index.ntotal, index.d) != policy.tower.table.shape or not 0 < measured.probes <= index.nlist:
+                raise ValueError(f"{INDEX} is not of these items")
+            found = cls(policy, index, measured)
+            if not len(found.pool(np.ones((1, index.d), np.float32), 1)):
+                raise ValueError(f"{INDEX} finds nothing")
+        return found
 
     def _choose_probes(self, queries: FloatArray, expected: IntArray) -> Measured:
         """The fewest groups with the wanted recall, or what an eighth of them gives."""
@@ -134,7 +140,8 @@ class InvertedFile:
         """(C,) the likely best items of one preference vector (1, D), ascending; at least `least` if there are."""
         self._faiss.omp_set_num_threads(1)  # of the calling thread; requests run side by side instead
         _, items = self._index.search(np.ascontiguousarray(preference), POOL + least)
-        found: IntArray = np.sort(items[0][items[0] >= 0]).astype(np.int32)
+        there = (items[0] >= 0) & (items[0] < self._policy.n_items)
+        found: IntArray = np.sort(items[0][there]).astype(np.int32)
         return found
 
 
@@ -203,7 +210,7 @@ def inverted_file_for(served: Served, policy: OnnxPolicy, tick: Tick = no_tick) 
     if policy.constrained:
         return None
     table = policy.tower.table
-    return InvertedFile.read(policy, served.folder, served.version) or InvertedFile.build(
+    return InvertedFile.read(policy, served.bundle) or InvertedFile.build(
         policy,
         likely_states(served, lambda states: exact_best(policy.preference(states)[0], table, DEPTH)),
         tick,

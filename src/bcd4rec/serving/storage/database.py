@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 Row = tuple[Any, ...]
+Marks = tuple[int, int]  # of slates and of feedback: all records with a lower mark are there
 
 
 class Connection(ABC):
@@ -13,6 +14,9 @@ class Connection(ABC):
 
     shown: ClassVar[str]
     """SQL that is true where `f.item` is one of the JSON list `i.items`."""
+
+    mark: ClassVar[str]
+    """The column of slates and feedback that tells in which order they came."""
 
     @abstractmethod
     def rows(self, sql: str, *values: Any) -> list[Row]:
@@ -33,6 +37,14 @@ class Connection(ABC):
     @abstractmethod
     def lock_tables(self) -> None:
         """Within a transaction: nobody else makes tables meanwhile."""
+
+    @abstractmethod
+    def complete_tables(self) -> None:
+        """Within a transaction: add what this database needs beside the tables of all."""
+
+    @abstractmethod
+    def marks(self) -> Marks:
+        """Below these, nothing will come any more; within a transaction that reads."""
 
     @abstractmethod
     def ping(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.storage.database import Connection, Database, Row
+from bcd4rec.serving.storage.database import Connection, Database, Marks, Row
 
 try:
     import psycopg
@@ -24,6 +24,7 @@ TIMEOUTS = {"connect_timeout": 3, "tcp_user_timeout": 3_000, "keepalives_idle": 
 
 
 class PostgresConnection(Connection):
+    mark = "transaction"
     shown = "jsonb_exists(CAST(i.items AS jsonb), f.item)"
 
     def __init__(self, connection: "psycopg.Connection[Row]"):
@@ -57,6 +58,23 @@ class PostgresConnection(Connection):
 
     def lock_tables(self) -> None:
         self._connection.execute("SELECT pg_advisory_xact_lock(%s)", [TABLES_LOCK])
+
+    def complete_tables(self) -> None:
+        """Several servers write at once, so that records are known by their transactions."""
+        known = "SELECT table_name FROM information_schema.columns WHERE column_name = ? AND table_schema = ANY (?)"
+        schemas = self.rows("SELECT current_schemas(false)")[0][0]
+        found = {name for (name,) in self.rows(known, self.mark, schemas)}
+        for table in ("bcd4rec_impressions", "bcd4rec_feedback"):
+            if table not in found:
+                column = f"{self.mark} BIGINT NOT NULL DEFAULT CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
+                self.rows(f"ALTER TABLE {table} ADD COLUMN {column}")
+                self.rows(f"CREATE INDEX {table}_{self.mark} ON {table} ({self.mark})")
+
+    def marks(self) -> Marks:
+        """The oldest transaction that may still write: whatever was written by an earlier one can be read now."""
+        sql = "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint)"
+        oldest = self.rows(sql)[0][0]
+        return oldest, oldest
 
     def ping(self) -> None:
         self._connection.execute("SELECT 1")

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.storage.database import Connection, Row
-from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Feedback, Impression, Record
+from bcd4rec.serving.storage.database import Connection, Marks, Row
+from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 
 VERSION = 1
+NOTHING: Marks = (0, 0)
 SESSION_SLATES = 500  # of a session that does not end, the newest ones make its state
 IMPRESSIONS = "bcd4rec_impressions"
 FEEDBACK = "bcd4rec_feedback"
@@ -63,6 +64,7 @@ def create_tables(connection: Connection) -> None:
         connection.lock_tables()
         for statement in TABLES:
             connection.rows(statement)
+        connection.complete_tables()
         if not connection.rows("SELECT version FROM bcd4rec_storage"):
             connection.insert("bcd4rec_storage", ["version"], [(VERSION,)])
         connection.rows("UPDATE bcd4rec_storage SET version = version")  # fails now where nothing may be written
@@ -121,34 +123,43 @@ def feedback_to(connection: Connection, requests: Sequence[str]) -> list[Row]:
     return rows
 
 
-def arm_counts(connection: Connection) -> list[ArmCounts]:
-    """Sums over sessions, so that the spread between sessions is known, too."""
-    shown = """SELECT policy, arm, session_id, COUNT(*) AS requests, SUM(size) AS n
-        FROM bcd4rec_impressions GROUP BY policy, arm, session_id"""
-    answered = f"""SELECT i.policy, i.arm, i.session_id, f.response, COUNT(*) AS y FROM bcd4rec_feedback f
-        JOIN bcd4rec_impressions i ON i.request_id = f.request_id WHERE {connection.shown}
+def new_counts(connection: Connection, seen: Marks, marks: Marks) -> tuple[list[Row], list[Row]]:
+    """What records from the marks `seen` up to `marks` add to sums over sessions: Σ n, Σ n², Σ y, Σ y², Σ y·n.
+
+    (policy, arm, sessions, requests, n, n²) and (policy, arm, response, y, y², y·n).
+    """
+    (slates, answers), (slates_now, answers_now) = map(_integers, (seen, marks))
+    i, f = f"i.{connection.mark}", f"f.{connection.mark}"
+    some = f"""AND i.session_id IN (SELECT i.session_id FROM {IMPRESSIONS} i
+        WHERE {i} >= {slates} AND {i} < {slates_now}
+        UNION SELECT i.session_id FROM {FEEDBACK} f JOIN {IMPRESSIONS} i ON i.request_id = f.request_id
+        WHERE {f} >= {answers} AND {f} < {answers_now})"""  # noqa: S608 (our names)
+    touched = "" if seen == NOTHING else some
+    old = f"CASE WHEN {i} < {slates} THEN 1 ELSE 0 END"
+    shown = f"""SELECT i.policy, i.arm, i.session_id, SUM({old}) AS r0, COUNT(*) AS r1, SUM({old} * i.size) AS n0,
+        SUM(i.size) AS n1 FROM {IMPRESSIONS} i WHERE {i} < {slates_now} {touched}
+        GROUP BY i.policy, i.arm, i.session_id"""  # noqa: S608 (our names)
+    answered = f"""SELECT i.policy, i.arm, i.session_id, f.response, COUNT(*) AS y1,
+        SUM(CASE WHEN {i} < {slates} AND {f} < {answers} THEN 1 ELSE 0 END) AS y0
+        FROM {IMPRESSIONS} i JOIN {FEEDBACK} f ON f.request_id = i.request_id
+        WHERE {i} < {slates_now} AND {f} < {answers_now} AND {connection.shown} {touched}
         GROUP BY i.policy, i.arm, i.session_id, f.response"""  # noqa: S608 (our names)
-    with connection.transaction(read_only=True):
-        arms = connection.rows(
-            f"""SELECT policy, arm, COUNT(*), SUM(requests), SUM(n), SUM(n * n) FROM ({shown}) AS s
-            GROUP BY policy, arm ORDER BY policy, arm"""  # noqa: S608 (our names)
-        )
-        responses = connection.rows(
-            f"""SELECT a.policy, a.arm, a.response, SUM(y), SUM(y * y), SUM(y * n) FROM ({answered}) AS a
-            JOIN ({shown}) AS s ON s.policy = a.policy AND s.arm = a.arm AND s.session_id = a.session_id
-            GROUP BY a.policy, a.arm, a.response ORDER BY a.response"""  # noqa: S608 (our names)
-        )
-    return [_arm(arm, [row for row in responses if row[:2] == arm[:2]]) for arm in arms]
+    arms = connection.rows(
+        f"""SELECT policy, arm, SUM(CASE WHEN r0 = 0 THEN 1 ELSE 0 END), SUM(r1 - r0), SUM(n1 - n0),
+        SUM(n1 * n1 - n0 * n0) FROM ({shown}) AS s GROUP BY policy, arm"""  # noqa: S608 (our names)
+    )
+    responses = connection.rows(
+        f"""SELECT a.policy, a.arm, a.response, SUM(y1 - y0), SUM(y1 * y1 - y0 * y0), SUM(y1 * n1 - y0 * n0)
+        FROM ({answered}) AS a
+        JOIN ({shown}) AS s ON s.policy = a.policy AND s.arm = a.arm AND s.session_id = a.session_id
+        GROUP BY a.policy, a.arm, a.response"""  # noqa: S608 (our names)
+    )
+    return arms, responses
 
 
-def _arm(arm: Row, responses: Sequence[Row]) -> ArmCounts:
-    sessions, requests, n, nn = map(int, arm[2:])
-    counts, residuals = {}, {}
-    for name, *sums in (row[2:] for row in responses):
-        y, yy, yn = map(int, sums)
-        counts[name] = y
-        residuals[name] = (n * n * yy - 2 * n * y * yn + y * y * nn) / (n * n)  # exact until here: all are integers
-    return ArmCounts(arm[0], arm[1], sessions, requests, n, counts, residuals)
+def _integers(marks: Marks) -> Marks:
+    """They stand in the SQL itself, often: nothing but numbers may."""
+    return int(marks[0]), int(marks[1])
 
 
 def newest(connection: Connection) -> int | None:

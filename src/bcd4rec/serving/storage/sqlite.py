@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.storage.database import Connection, Database, Row
+from bcd4rec.serving.storage.database import Connection, Database, Marks, Row
 
 BATCH = 10_000  # rows fetched at once
 STATEMENT_ROWS = 500  # rows inserted at once; SQLite takes 32,766 values
@@ -17,6 +17,7 @@ SYNCHRONOUS = ("full", "normal")
 
 
 class SqliteConnection(Connection):
+    mark = "rowid"
     shown = "EXISTS (SELECT 1 FROM json_each(i.items) AS j WHERE j.value = f.item)"
 
     def __init__(self, path: Path, connection: sqlite3.Connection):
@@ -55,6 +56,15 @@ class SqliteConnection(Connection):
 
     def lock_tables(self) -> None:
         """Whoever writes holds the only lock there is."""
+
+    def complete_tables(self) -> None:
+        """SQLite counts the rows of a table itself."""
+
+    def marks(self) -> Marks:
+        """Only one process writes at a time, so that no row comes before another that was there already."""
+        last = "SELECT COALESCE(MAX(rowid), 0) + 1 FROM "
+        slates, feedback = (self.rows(last + table)[0][0] for table in ("bcd4rec_impressions", "bcd4rec_feedback"))
+        return slates, feedback
 
     def ping(self) -> None:
         """A file that was removed or replaced can still be written to, but nobody will find it.

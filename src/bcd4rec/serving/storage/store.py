@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import queries
+from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.recent import Answers, Recent
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Record, StoreStatus, strongest
@@ -83,7 +84,7 @@ class Store:
         self._reader: Connection | None = None
         self._counting: Future[None] | None = None
         self._counter: Connection | None = None
-        self._arms: list[ArmCounts] = []
+        self._arm_counter, self._arms = ArmCounter(), list[ArmCounts]()
         self._arms_due = 0.0
         self._writer = Writer(database, self._recent, buffer, retention_days, self._refresh_reader, self._drop_reader)
         self._refresh_reader()
@@ -173,7 +174,7 @@ class Store:
             connection = self._database.connect(create=False, patience=COUNT_PATIENCE)
             self._counter = connection
             try:
-                self._arms = queries.arm_counts(connection)
+                self._arms = self._arm_counter.count(connection)
             finally:
                 self._counter = None
                 connection.close()

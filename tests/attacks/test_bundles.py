@@ -1,0 +1,387 @@
+"""Bundles that were damaged or forged: one sentence and exit code 2 at the start, 409 on a reload, never a hang.
+
+Whoever forges a bundle can also write its checksums anew, so most of these do.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import polars as pl
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bcd4rec.artifacts import EXPORT, MANIFEST
+from bcd4rec.data.states import FloatArray
+from bcd4rec.errors import InputError
+from bcd4rec.policies import bundle
+from bcd4rec.serving.arms import load_arm
+from bcd4rec.serving.bundles import export_bundle
+from bcd4rec.serving.loading import load
+from bcd4rec.serving.model import OnnxPolicy
+from bcd4rec.serving.retrieval import INDEX, MEASURED, InvertedFile, Measured, inverted_file_for
+from serving_help import ITEMS, Running, quantile_policy, saved, serving, whole
+from test_cli import fails
+
+ADMIN = "an-admin-key-for-tests"
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = saved(quantile_policy("bigru", "implicit", beta=0.5), tmp_path_factory.mktemp("policy") / "policy")
+    export_bundle(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported, tmp_path / "policy"))
+
+
+# ---- how to forge a bundle
+
+
+def manifest(folder: Path, **changes: Any) -> None:
+    found = json.loads((folder / MANIFEST).read_text()) | changes
+    (folder / MANIFEST).write_text(json.dumps(found))
+    (folder / EXPORT).unlink(missing_ok=True)
+
+
+def settings(**changes: Any) -> Damage:
+    def damage(folder: Path) -> None:
+        manifest(folder, settings=json.loads((folder / MANIFEST).read_text())["settings"] | changes)
+
+    return damage
+
+
+def arrays(change: Callable[[str, FloatArray], FloatArray]) -> Damage:
+    def damage(folder: Path) -> None:
+        found = {name: change(name, array.copy()) for name, array in load_file(folder / bundle.ARRAYS).items()}
+        save_file({name: np.ascontiguousarray(array) for name, array in found.items()}, folder / bundle.ARRAYS)
+        checksums = json.loads((folder / MANIFEST).read_text())["checksums"]
+        manifest(folder, checksums=checksums | {bundle.ARRAYS: bundle.checksum(folder / bundle.ARRAYS)})
+
+    return damage
+
+
+def some(word: str, change: Callable[[FloatArray], FloatArray]) -> Damage:
+    return arrays(lambda name, array: change(array) if word in name else array)
+
+
+def spoiled(value: float) -> Callable[[FloatArray], FloatArray]:
+    def change(array: FloatArray) -> FloatArray:
+        array.flat[0] = value
+        return array
+
+    return change
+
+
+def written(name: str, content: bytes) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return damage
+
+
+def removed(name: str) -> Damage:
+    return lambda folder: (folder / name).unlink()
+
+
+def swapped(folder: Path) -> None:
+    """The model of another policy, which is a good one."""
+    other = saved(quantile_policy("bigru", "implicit", beta=0.5, seed=9), folder.parent / "other")
+    export_bundle(other)
+    shutil.copy(other / "model.onnx", folder / "model.onnx")
+
+
+def listed(forge: Callable[[onnx.ModelProto], None] | Damage, name: str = "model.onnx") -> Damage:
+    """A changed model whose checksum is right."""
+
+    def damage(folder: Path) -> None:
+        model = onnx.load_model_from_string((folder / name).read_bytes())
+        forge(model)  # type: ignore[arg-type]
+        (folder / name).write_bytes(model.SerializeToString())
+        files = json.loads((folder / EXPORT).read_text())["files"]
+        bundle.list_exported(folder, [folder / one for one in files])
+
+    return damage
+
+
+def from_elsewhere(model: onnx.ModelProto) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+
+
+def endless(model: onnx.ModelProto) -> None:
+    """A loop without an end before everything else."""
+    body = onnx.parser.parse_graph("b (int64 i, bool c) => (bool d) { d = Identity(c) }")
+    node = onnx.helper.make_node("Loop", ["", "forever"], [], body=body)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), "forever"))
+    model.graph.node.insert(0, node)
+
+
+def another_version(model: onnx.ModelProto) -> None:
+    model.metadata_props[0].value = "000000000000"
+
+
+def pipe(folder: Path) -> None:
+    """Reading it would wait for ever."""
+    (folder / bundle.ITEMS).unlink()
+    os.mkfifo(folder / bundle.ITEMS)
+
+
+def unlike(folder: Path) -> None:
+    pl.DataFrame({"item_id": ["\x1b[31mred"] * ITEMS}).write_parquet(folder / bundle.ITEMS)
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "NaN in the embeddings": (some("embeddings", spoiled(np.nan)), "not numbers"),
+    "NaN in the encoder": (some("encoder", spoiled(np.nan)), "not numbers"),
+    "infinite weights": (some("network.embeddings", spoiled(np.inf)), "not numbers"),
+    "an infinite offset": (settings(offset=1e300), "its values are not numbers"),
+    "an offset below everything": (settings(offset=-1e300), "recommends nothing"),
+    "an offset that is a word": (settings(offset="much"), "is damaged"),
+    "a constraint that is not one": (settings(beta=float("nan")), "found NaN"),
+    "wrong widths of the encoder": (some("network.encoder", lambda array: array[..., :-1]), "is damaged"),
+    "wrong widths of the embeddings": (some("network.embeddings", lambda array: array[:, :-1]), "is damaged"),
+    "fewer items": (some("network.embeddings", lambda array: array[:-1]), "is damaged"),
+    "no items": (some("embeddings", lambda array: array[:0]), "is damaged"),
+    "fewer items of the behaviour model": (some("behaviour.embeddings", lambda array: array[:-3]), "is damaged"),
+    "a memory of a billion": (lambda folder: manifest(folder, memory={"length": 10**9}), "length"),
+    "a memory of nothing": (lambda folder: manifest(folder, memory={"length": 0}), "is damaged"),
+    "nested lists": (written(MANIFEST, b"[" * 200_000), "not JSON"),
+    "nested objects": (written(MANIFEST, b'{"kind":' * 200_000), "not JSON"),
+    "a number without an end": (written(MANIFEST, b'{"format":' + b"9" * 100_000 + b"}"), "not JSON"),
+    "not a text": (written(MANIFEST, b"\xff\xfe\x00"), "not JSON"),
+    "nested settings": (written(bundle.ARRAYS, (10**6).to_bytes(8, "little") + b"[" * 10**6), "not the file"),
+    "a pipe": (pipe, "missing"),
+    "other items": (unlike, "not the file"),
+    "no behaviour model": (removed("behaviour.onnx"), "behaviour.onnx is missing"),
+    "no model": (removed("model.onnx"), "model.onnx is missing"),
+    "another model": (swapped, "model.onnx is not the file that was saved"),
+    "half a model": (written("model.onnx", b"\x08\x0a\x3a"), "model.onnx is not the file that was saved"),
+    "data from elsewhere": (listed(from_elsewhere), "is not the model of this policy"),
+    "a loop": (listed(endless), "is not the model of this policy"),
+    "a model of another version": (listed(another_version, "behaviour.onnx"), "is not the model of this policy"),
+    "a list of another policy": (written(EXPORT, b'{"manifest": "0", "files": {}}'), "of another policy"),
+    "a list of strangers": (
+        lambda folder: bundle.list_exported(folder, [folder / bundle.ITEMS]),
+        "export.json lists vocabulary.parquet",
+    ),
+    "a nested list of files": (written(EXPORT, b"[" * 200_000), "not JSON"),
+    "no list": (written(EXPORT, b"[]"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_refused_in_one_sentence(folder: Path, name: str) -> None:
+    damage, expected = DAMAGES[name]
+    assert load_arm("a", folder, 1.0).version
+    damage(folder)
+    with pytest.raises(InputError) as caught:
+        load_arm("a", folder, 1.0)
+    text = str(caught.value)
+    assert expected in text
+    assert str(folder) in text or "memory" in text
+    assert text.endswith(".")
+    assert text.isprintable()
+    assert len(text) < 500
+
+
+@pytest.fixture(scope="module")
+def server(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path]]:
+    scratch = tmp_path_factory.mktemp("server")
+    folder = Path(shutil.copytree(exported, scratch / "policy"))
+    with serving(scratch, folder, environment={"BCD4REC_ADMIN_KEYS": ADMIN}) as running:
+        yield running, folder
+
+
+def test_a_reload_keeps_the_old_policy(server: tuple[Running, Path], exported: Path) -> None:
+    running, folder = server
+    before = running.recommend(session=[3], k=5)
+    for name, (damage, _) in DAMAGES.items():
+        shutil.rmtree(folder)
+        shutil.copytree(exported, folder)
+        damage(folder)
+        answer = running.post("/v1/policy/reload", {}, x_api_key=ADMIN)
+        assert (answer.status_code, answer.json()["error"][:22]) == (409, "The old policy goes on"), name
+    after = running.recommend(session=[3], k=5)
+    assert (after["items"], after["policy"]) == (before["items"], before["policy"])
+    shutil.rmtree(folder)
+    shutil.copytree(exported, folder)
+    assert running.post("/v1/policy/reload", {}, x_api_key=ADMIN).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["NaN in the encoder", "nested objects", "no behaviour model"])
+def test_a_server_does_not_start(folder: Path, tmp_path: Path, name: str) -> None:
+    DAMAGES[name][0](folder)
+    assert DAMAGES[name][1] in fails("serve", folder, "--port", 0, "--database", tmp_path / "x.sqlite")
+    assert not (tmp_path / "x.sqlite").exists()
+
+
+def test_files_that_change_under_a_server_change_nothing(server: tuple[Running, Path]) -> None:
+    """Weights that were mapped into memory would follow, or end the process where the file was cut."""
+    running, folder = server
+    before = running.recommend(session=[3], k=5, explain=True)
+    path = folder / bundle.ARRAYS
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(bytes(len(content)))
+    assert running.recommend(session=[3], k=5, explain=True)["items"] == before["items"]
+    os.truncate(path, 10)
+    assert running.recommend(session=[3], k=5, explain=True)["items"] == before["items"]
+    assert running.process.poll() is None
+    path.write_bytes(content)
+
+
+def test_the_version_covers_what_was_exported(tmp_path: Path) -> None:
+    folder = saved(quantile_policy("meanpool", "implicit"), tmp_path / "policy")
+    trained = load(folder).version
+    version, files = export_bundle(folder)
+    assert load(folder).version == version != trained
+    assert export_bundle(folder)[0] == version
+    bundle.list_exported(folder, files[:1])
+    assert load(folder).version not in (version, trained)
+    (folder / EXPORT).unlink()  # what nobody lists is not used
+    (folder / "model.onnx").write_bytes(b"nonsense")
+    assert load(folder).version == trained
+    assert export_bundle(folder)[0] == version
+
+
+def test_a_damaged_export_is_mended_by_another(folder: Path) -> None:
+    version = load(folder).version
+    (folder / "behaviour.onnx").unlink()
+    (folder / "model.onnx").write_bytes(b"")
+    with pytest.raises(InputError, match="bcd4rec export"):
+        load(folder)
+    assert export_bundle(folder)[0] == version == load(folder).version
+
+
+def test_every_command_refuses_a_bundle_that_lacks_something(folder: Path) -> None:
+    """Also those that do not use what was exported: it is one bundle with one version."""
+    assert bundle.load(folder).n_items == ITEMS
+    (folder / "behaviour.onnx").unlink()
+    with pytest.raises(InputError, match=r"behaviour\.onnx is missing"):
+        bundle.load(folder)
+
+
+def test_the_constraint_stays(folder: Path) -> None:
+    """Whatever is exported or not: the behaviour model is made of the bundle's arrays."""
+    (folder / EXPORT).unlink()
+    for name in ("model.onnx", "quantiles.onnx", "behaviour.onnx"):
+        (folder / name).unlink()
+    scorer = load(folder).policy.scorer
+    assert isinstance(scorer, OnnxPolicy)
+    assert scorer.constrained
+
+
+def test_a_policy_that_does_not_answer_in_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = load(folder)
+    monkeypatch.setattr(OnnxPolicy, "scores", lambda *_: time.sleep(3))
+    with pytest.raises(InputError, match=r"did not answer within 0\.1 seconds"):
+        served.warm_up(0.1)
+
+
+class Short:
+    """Scores of one item less than there are."""
+
+    kind, n_items = "short", ITEMS
+
+    def scores(self, states: Any, candidates: Any = None) -> FloatArray:
+        width = self.n_items if candidates is None else candidates.shape[1]
+        return np.zeros((len(states), width - 1), np.float32)
+
+
+def test_shapes_are_as_the_manifest_says(folder: Path) -> None:
+    served = load(folder)
+    with pytest.raises(InputError, match=rf"shape \(1, {ITEMS - 1}\), expected \(1, {ITEMS}\)"):
+        replace(served, policy=whole(Short())).warm_up()
+
+
+# ---- the index of a large catalogue
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = saved(quantile_policy("meanpool", "implicit"), tmp_path_factory.mktemp("large") / "policy")
+    policy = load(folder).policy.scorer
+    assert isinstance(policy, OnnxPolicy)
+    bundle.list_exported(folder, InvertedFile(policy, index_of(policy.tower.table)).save(folder))
+    return folder
+
+
+def index_of(table: FloatArray) -> Any:
+    import faiss
+
+    index = faiss.index_factory(table.shape[1], "IVF3,SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.train(np.ascontiguousarray(table))
+    index.add(np.ascontiguousarray(table))
+    return index
+
+
+def stored(table: Callable[[FloatArray], FloatArray], probes: int = 1) -> Damage:
+    def damage(folder: Path) -> None:
+        policy = load(folder).policy.scorer
+        assert isinstance(policy, OnnxPolicy)
+        made = InvertedFile(policy, index_of(table(policy.tower.table)), Measured(1.0, 1.0, probes))
+        bundle.list_exported(folder, made.save(folder))
+
+    return damage
+
+
+def raw(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+        bundle.list_exported(folder, [folder / INDEX, folder / MEASURED])
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (written(INDEX, b"nothing"), "not the file that was saved"),
+        (removed(INDEX), "retrieval.faiss is missing"),
+        (raw(INDEX, lambda content: content[: len(content) // 2]), "is damaged"),
+        (raw(INDEX, lambda content: b"none" + content[4:]), "is damaged"),
+        (raw(INDEX, lambda content: b""), "is damaged"),
+        (raw(MEASURED, lambda content: b"{}"), "is damaged"),
+        (raw(MEASURED, lambda content: b"[" * 200_000), "not JSON"),
+        (stored(lambda table: table[:-1]), "not of these items"),
+        (stored(lambda table: table[:, :-1]), "not of these items"),
+        (stored(lambda table: table, probes=10**9), "not of these items"),
+    ],
+)
+def test_a_damaged_index_is_refused(indexed: Path, tmp_path: Path, damage: Damage, expected: str) -> None:
+    folder = Path(shutil.copytree(indexed, tmp_path / "policy"))
+
+    def read() -> InvertedFile | None:
+        served = load(folder)
+        assert isinstance(served.policy.scorer, OnnxPolicy)
+        return inverted_file_for(served, served.policy.scorer)
+
+    assert read() is not None
+    damage(folder)
+    with pytest.raises(InputError, match=expected) as caught:
+        read()
+    assert "bcd4rec export" in str(caught.value) or "anew" in str(caught.value)
+
+
+def test_an_index_with_items_that_are_not_there(indexed: Path) -> None:
+    served = load(indexed)
+    policy = served.policy.scorer
+    assert isinstance(policy, OnnxPolicy)
+    found = InvertedFile.read(policy, served.bundle)
+    assert found is not None
+    found._index.add(np.ascontiguousarray(policy.tower.table))  # numbers from ITEMS on
+    assert found.pool(np.ones((1, policy.tower.table.shape[1]), np.float32), ITEMS).max() < ITEMS
