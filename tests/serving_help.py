@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,20 @@ import polars as pl
 import torch
 
 import bcd4rec
+from bcd4rec.data.responses import Responses
+from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
 from bcd4rec.policies import bundle
+from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.quantile_policy import QuantilePolicy
+from bcd4rec.policies.scorer import Scorer
 
 ITEMS, WIDTH, LENGTH, SKIPS = 23, 6, 5, 8
 VOCABULARY = Vocabulary(pl.Series("item_id", range(ITEMS)))
-ABOUT = {
-    "method": "iqn",
-    "history": {"length": LENGTH, "skips": SKIPS},
-    "responses": {"rewards": {"skip": 0, "click": 1, "buy": 5}},
-}
+MEMORY = Memory(length=LENGTH, skips=SKIPS)
+RESPONSES = Responses(rewards={"skip": 0, "click": 1, "buy": 5})
 
 
 def shaken(module: torch.nn.Module) -> None:
@@ -50,9 +52,24 @@ def quantile_policy(
     return QuantilePolicy(network, 0.7, behaviour, beta, form)  # type: ignore[arg-type]
 
 
-def saved(policy: Any, kind: str, folder: Path) -> Path:
+def whole(scorer: Scorer, **changes: Any) -> Policy:
+    """A policy of `ITEMS` items, with `changes` of its parts."""
+    counts = np.arange(ITEMS, dtype=np.int32)
+    policy = Policy(scorer, VOCABULARY, MEMORY, responses=RESPONSES, popularity=counts, about={"method": "iqn"})
+    return replace(policy, **changes)
+
+
+def states_of(policy: Policy, liked: list[int], skipped: list[int]) -> States:
+    """One session by the numbers of its items: first what was skipped, then what was liked, as far as remembered."""
+    item = policy.vocabulary.id
+    passed = policy.responses.names[0]
+    return policy.read([], [*((item(one), passed) for one in skipped), *map(item, liked)]).sessions.states
+
+
+def saved(scorer: Scorer, folder: Path, **changes: Any) -> Path:
+    """The bundle of such a policy, in place of what was there."""
     folder.mkdir(exist_ok=True)
-    bundle.save(policy, kind, VOCABULARY, folder, ABOUT, np.arange(ITEMS, dtype=np.int32))
+    bundle.write(whole(scorer, **changes), folder)
     return folder
 
 
@@ -62,10 +79,9 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(bcd4rec.__file__).parents[1])
 class Running:
     """A server in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]", first: dict[str, Any], said: Path):
-        self.process, self.first, self._said = process, first, said
-        self.address = str(first["address"])
-        self.client = httpx.Client(base_url=self.address, timeout=30)
+    def __init__(self, process: "subprocess.Popen[str]", address: str, said: Path):
+        self.process, self.address, self._said = process, address, said
+        self.client = httpx.Client(base_url=address, timeout=30)
 
     @property
     def said(self) -> str:
@@ -108,12 +124,11 @@ def serving(scratch: Path, *args: object, environment: dict[str, str] | None = N
     try:
         line = process.stdout.readline()
         assert line, said.read_text()
-        running = Running(process, json.loads(line), said)
+        running = Running(process, json.loads(line)["address"], said)
         yield running
         running.client.close()
         process.terminate()
-        code = process.wait(timeout=30)
-        assert code == 0, (code, said.read_text())
+        assert process.wait(timeout=30) == 0
         assert "Traceback" not in said.read_text(), said.read_text()
     finally:
         process.kill()
