@@ -81,9 +81,7 @@ DRAWN = st.lists(
         st.lists(  # slates: seconds later, and answers of (item, response, seconds after the slate)
             st.tuples(
                 st.integers(0, 90),
-                st.lists(
-                    st.tuples(st.integers(0, 3), st.sampled_from(list(REWARDS)), st.integers(0, 90)), max_size=4
-                ),
+                st.lists(st.tuples(st.integers(0, 3), st.sampled_from(list(REWARDS)), st.integers(0, 90)), max_size=4),
             ),
             min_size=1,
             max_size=3,

@@ -49,7 +49,7 @@ class CanarySettings(Config):
     def _possible(self) -> Self:
         for share in self.shares:
             if not 0.0 < share < 1.0:
-                raise ValueError(f"a share of the sessions is {share:g}, expected a number between 0 and 1, e.g. 0.1")
+                raise ValueError(f"--share: found {share:g}, expected a number between 0 and 1, e.g. 0.1")
         if list(self.shares) != sorted(set(self.shares)):
             found = ",".join(f"{share:g}" for share in self.shares)
             raise ValueError(f"--ramp: found {found}, expected shares that rise, e.g. 0.05,0.2,0.5")
