@@ -110,8 +110,10 @@ class LiveCanary:
 
     def _note(self, in_new: bool, answered: Answered) -> None:
         self.guard.note(in_new, answered)
-        if in_new and self._alarm is None and self.state.ended is None and (alarm := self.guard.alarm()) is not None:
-            self._alarm = alarm
+        if answered.fine or not in_new or self._alarm is not None or self.state.ended is not None:
+            return
+        self._alarm = self.guard.alarm()
+        if self._alarm is not None:
             self._wake.set()
 
     # ---- counting

@@ -9,6 +9,7 @@ nothing that an arm can change, and the confidence sequence holds at every momen
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -55,7 +56,7 @@ class CanarySettings(Config):
             raise ValueError(f"--ramp: found {found}, expected shares that rise, e.g. 0.05,0.2,0.5")
         return self
 
-    @property
+    @cached_property
     def id(self) -> str:
         return hashlib.blake2b(self.model_dump_json().encode(), digest_size=8).hexdigest()
 

@@ -23,6 +23,10 @@ class Answered(NamedTuple):
     failed: bool
     empty: bool
 
+    @property
+    def fine(self) -> bool:
+        return not (self.failed or self.empty or self.seconds > SLOW_SECONDS)
+
 
 @dataclass
 class Guard:

@@ -231,7 +231,7 @@ function sequencePlot(canary) {
   const span = canary.reward.highest - canary.reward.lowest;
   const points = [{ sessions: 0, low: -span, high: span, difference: null }, ...canary.history];
   const settled = points.slice(-Math.max(1, Math.ceil(points.length / 2))); // the first ones know nothing
-  const reach = Math.max(Math.abs(canary.margin), ...settled.flatMap((one) => [Math.abs(one.low), Math.abs(one.high)]));
+  const reach = 1.15 * Math.max(Math.abs(canary.margin), ...settled.flatMap((one) => [Math.abs(one.low), Math.abs(one.high)]));
   const most = Math.max(points[points.length - 1].sessions, 1);
   const x = (sessions) => left + (width - left - 4) * sessions / most;
   const y = (value) => (height - bottom) / 2 * (1 - Math.max(-1, Math.min(1, value / reach))) + 2;
