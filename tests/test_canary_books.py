@@ -81,7 +81,11 @@ DRAWN = st.lists(
         st.lists(  # slates: seconds later, and answers of (item, response, seconds after the slate)
             st.tuples(
                 st.integers(0, 90),
-                st.lists(st.tuples(st.integers(0, 3), st.sampled_from(list(REWARDS)), st.integers(0, 90)), max_size=4),
+                st.lists(
+                    st.tuples(st.integers(0, 3), st.sampled_from(list(REWARDS)), st.integers(0, 90)),
+                    max_size=4,
+                    unique_by=lambda one: one[:2],  # the database keeps the first of the same
+                ),
             ),
             min_size=1,
             max_size=3,
