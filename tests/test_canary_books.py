@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from bcd4rec.serving.decision_hook import HookFailed
 from bcd4rec.serving.guard import Answered, Guard
 from bcd4rec.serving.storage import canaries, queries
 from bcd4rec.serving.storage.canaries import WatchedSession
-from bcd4rec.serving.storage.database import Connection
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 from bcd4rec.serving.storage.sqlite import Sqlite
 from bcd4rec.serving.storage.store import open_store
+from databases import postgres_server
 
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0}
 MINUTE = 60_000_000
@@ -63,15 +64,6 @@ def test_worth_by_hand() -> None:
 
 
 # ---- counting
-
-
-@pytest.fixture
-def connection(tmp_path: Path) -> Iterator[Connection]:
-    found = Sqlite(tmp_path / "one.sqlite").connect(create=True, patience=1.0)
-    queries.create_tables(found)
-    canaries.create(found)
-    yield found
-    found.close()
 
 
 Drawn = tuple[int, list[tuple[int, list[tuple[int, str, int]]]]]
@@ -293,6 +285,51 @@ def test_a_hook_that_fails_is_tried_again_and_not_for_ever(tmp_path: Path) -> No
         assert live.described()["reason"] == "guard"
     finally:
         store.close()
+
+
+def test_a_database_that_was_begun_anew_gets_what_is_known(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "one.sqlite"))
+    try:
+        live = LiveCanary(settings_of(), store, REWARDS)
+        for _ in range(5):
+            live._note(True, Answered(0.01, failed=False, empty=True))
+        live.look()
+        live._connected().rows(f"DROP TABLE {canaries.CANARIES}")
+        live._disconnect()
+        live.look()
+        assert LiveCanary(settings_of(), store, REWARDS).described() == live.described()
+        assert live.described()["decision"] == "roll back"
+    finally:
+        store.close()
+
+
+def test_a_database_that_comes_back_is_counted_again() -> None:
+    def until(done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    with postgres_server() as server:
+        store = open_store(server.url)
+        live = LiveCanary(settings_of(session_minutes=0.001), store, REWARDS)
+        live.start()
+        try:
+            for name in ("before", "after"):
+                if name == "after":
+                    server.stop()
+                    until(lambda: live._away)
+                    assert live.share == 0.4
+                    server.start()
+                new = live.in_new(name, store.now_us())
+                arm = ("v2", "new") if new else ("v1", "old")
+                until(lambda: store.status().connected)
+                now = store.now_us()
+                store.submit([Impression(name, name, 0, *arm, now, ("i",), (None,), (0.0,))]).result(30)
+                until(lambda: live.state.canary.sequence.sessions == 1 + (name == "after"))  # noqa: B023
+        finally:
+            live.close()
+            store.close()
 
 
 # ---- the guard

@@ -14,8 +14,8 @@ from test_cli import fails, run
 START = 1_700_000_000
 
 
-def log(path: Path, rates: dict[str, float], sessions: int, seed: int = 0, **more: Any) -> pl.DataFrame:
-    """Sessions of three slates of two items, one minute apart, in arms by turns of chance; rows in the order of time."""
+def log(path: Path, rates: dict[str, float], sessions: int, seed: int = 0) -> pl.DataFrame:
+    """Sessions of three slates of two items, one minute apart, in arms by chance; rows in the order of time."""
     rng, rows = np.random.default_rng(seed), []
     names = list(rates)
     for session in range(sessions):
@@ -109,7 +109,7 @@ def test_policies_in_place_of_arms(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(tmp_path: Path, options: list[str], says: str) -> None:
-    log(tmp_path / "log.parquet", {"x": 0.4, "y": 0.6}, 6)
+    log(tmp_path / "log.parquet", {"x": 0.4, "y": 0.6}, 20)
     assert says in fails("canary", "--log", tmp_path / "log.parquet", *options)
 
 

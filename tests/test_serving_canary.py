@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 
 from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.serving.messages import Experiments
 from databases import postgres_server
 from serving_help import ENVIRONMENT, ITEMS, Running, quantile_policy, saved, serving
 
@@ -54,7 +55,9 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def canary(server: Running) -> dict[str, Any]:
-    found = server.client.get("/v1/experiments").json()["canary"]
+    answer = server.client.get("/v1/experiments").json()
+    Experiments.model_validate(answer)
+    found = answer["canary"]
     assert isinstance(found, dict)
     return found
 

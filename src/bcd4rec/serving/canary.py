@@ -46,7 +46,9 @@ class LiveCanary:
         self._alarm: str | None = None
         self._closing, self._wake = threading.Event(), threading.Event()
         self._connection: Connection | None = None
-        self.state = self._begin()
+        self._away = False
+        self.state = CanaryState.begin(settings, store.now_us())
+        self._replace_others()
         self._thread = threading.Thread(target=self._run, name="bcd4rec canary", daemon=True)
 
     def start(self) -> None:
@@ -118,16 +120,14 @@ class LiveCanary:
 
     # ---- counting
 
-    def _begin(self) -> CanaryState:
-        """The stored state of these settings, or a new one; another canary of this database ends with it."""
-        connection, now = self._connected(), self._store.now_us()
-        canaries.create(connection)
-        settings = self.settings.model_dump_json()
-        canaries.begin(connection, self.settings.id, now, settings, CanaryState.begin(self.settings, now).to_json())
+    def _replace_others(self) -> None:
+        """Other canaries of this database end with the beginning of this one; where it began before, it goes on."""
+        connection = self._connected()
         for other in canaries.running_others(connection, self.settings.id):
             with self._changing(connection, other) as state:
-                state.end("stop", "replaced", "Stopped without a decision: another canary was begun.", now)
-        return CanaryState.from_json(canaries.read(connection, self.settings.id))
+                sentence = "Stopped without a decision: another canary was begun."
+                state.end("stop", "replaced", sentence, self._store.now_us())
+        self.state = CanaryState.from_json(canaries.read(connection, self.settings.id))
 
     @contextmanager
     def _changing(self, connection: Connection, name: str) -> Iterator[CanaryState]:
@@ -137,8 +137,17 @@ class LiveCanary:
             stored.update(state.to_json())
 
     def _connected(self) -> Connection:
+        """With the canary's row in it: a database that was lost and begun anew gets what is known here."""
         if self._connection is None:
-            self._connection = self._store.connect(PATIENCE)
+            connection = self._store.connect(PATIENCE)
+            try:
+                canaries.create(connection)
+                settings, state = self.settings.model_dump_json(), self.state.to_json()
+                canaries.begin(connection, self.settings.id, self.state.schedule[0].time_us, settings, state)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     def _run(self) -> None:
@@ -146,15 +155,22 @@ class LiveCanary:
         while not self._closing.is_set():
             try:
                 self.look()
+                self._away = False
             except Exception as error:
-                log.warning("The canary could not be looked at: %s", words(error))
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    with suppress(Exception):
-                        connection.close()
+                if not self._away:
+                    log.warning("The canary could not be looked at: %s", words(error))
+                self._away = True
+                self._disconnect()
             self._wake.wait(pause)
             if not self._closing.is_set():
                 self._wake.clear()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
 
     def look(self) -> None:
         """Count what is over, and tell what was decided. Looking more often changes nothing."""
