@@ -266,6 +266,44 @@ def test_two_servers_decide_once_and_one_tells(tmp_path: Path) -> None:
         store.close()
 
 
+def test_another_server_in_between_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One looks after the other has read sessions, and again while the other tells the decision."""
+    plan = settings_of(rule=CanaryConfig(highest=5.0, most=6), session_minutes=0.001)
+    store = open_store(str(tmp_path / "one.sqlite"))
+    told: list[str] = []
+    try:
+        other = LiveCanary(plan, store, REWARDS, hook=lambda _: told.append("other"))
+
+        def telling(_: dict[str, Any]) -> None:
+            told.append("first")
+            other.look()
+
+        first = LiveCanary(plan, store, REWARDS, hook=telling)
+        now, records = store.now_us(), []
+        for number in range(6):
+            arm = ("v2", "new") if first.in_new(f"s{number}", now) else ("v1", "old")
+            records.append(Impression(f"s{number}", f"s{number}", 0, *arm, now + number, ("i",), (None,), (0.0,)))
+        store.submit(records[:3]).result()
+        time.sleep(0.1)
+        read = canaries.watched_sessions
+
+        def slowly(*given: Any) -> list[WatchedSession]:
+            found = read(*given)
+            monkeypatch.setattr(canaries, "watched_sessions", read)
+            other.look()
+            return found
+
+        monkeypatch.setattr(canaries, "watched_sessions", slowly)
+        first.look()
+        assert first.state.canary.sequence.sessions == 3
+        store.submit(records[3:]).result()
+        first.look()
+        assert first.described()["decision"] == "stop"
+        assert told == ["first"]
+    finally:
+        store.close()
+
+
 def test_a_hook_that_fails_is_tried_again_and_not_for_ever(tmp_path: Path) -> None:
     tries: list[str] = []
 
