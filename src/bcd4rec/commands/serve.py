@@ -5,12 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bcd4rec.commands._canary import (
+    CanaryOptions,
+    ErrorRate,
+    Highest,
+    Margin,
+    Most,
+    SessionMinutes,
+    SessionRewardOption,
+)
 from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed, Unanswered, as_unanswered
 
 if TYPE_CHECKING:
     from bcd4rec.serving.arms import Arm
 
-EPILOG = "Example:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05"
+EPILOG = "Examples:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05  ·  \
+bcd4rec serve old/ --canary new/ --share 0.1 --on-decision 'notify-team --json'"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,7 +44,34 @@ def serve(
     epsilon: Annotated[float, typer.Option(help="ε of --explore epsilon.")] = 0.1,
     temperature: Annotated[float, typer.Option(help="Temperature of --explore softmax.")] = 1.0,
     ab: Annotated[Path | None, typer.Option("--ab", help="A second policy that answers some of the sessions.")] = None,
-    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the sessions for --ab.")] = 0.5,
+    share: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Share of the sessions for --ab (default 0.5) or --canary (default 0.1)."),
+    ] = None,
+    canary: Annotated[
+        Path | None, typer.Option(help="A new policy that gets some of the sessions until it is promoted or not.")
+    ] = None,
+    control: Annotated[
+        str, typer.Option(help="external: a canary of POLICY itself, against a system of yours (see /v1/impressions).")
+    ] = "policy",
+    margin: Margin = 0.0,
+    error: ErrorRate = 0.05,
+    most: Most = 10_000,
+    ramp: Annotated[
+        str | None, typer.Option(help="Shares of --canary one after the other instead of --share, e.g. 0.05,0.2,0.5.")
+    ] = None,
+    ramp_sessions: Annotated[
+        int, typer.Option(min=1, help="Counted sessions of the new policy before each next share of --ramp.")
+    ] = 100,
+    session_minutes: SessionMinutes = 30.0,
+    session_reward: SessionRewardOption = "slate",
+    highest: Highest = None,
+    decide: Annotated[
+        str, typer.Option(help="act: all sessions go to whom the canary's decision favours; tell: it only says so.")
+    ] = "act",
+    on_decision: Annotated[
+        str | None, typer.Option(help="Command that gets the decision as JSON on its input, or an https:// address.")
+    ] = None,
     items: Annotated[
         Path | None, typer.Option(help="CSV or Parquet with item_id, name and picture, for the page.")
     ] = None,
@@ -74,6 +111,7 @@ def serve(
     from bcd4rec.policies.slates import Exploration
     from bcd4rec.serving.app import make_app
     from bcd4rec.serving.arms import Arms, load_arm
+    from bcd4rec.serving.canary import LiveCanary
     from bcd4rec.serving.catalogue import Names
     from bcd4rec.serving.running import address, is_local, listen, run
     from bcd4rec.serving.security import (
@@ -104,13 +142,21 @@ def serve(
     )
     refuse_open(keys, is_local(host), open_to_all)
     names = Names.read(items) if items is not None else None
+    canary_options = CanaryOptions(
+        *(canary, control, share, margin, error, most, ramp, ramp_sessions),
+        *(session_minutes, session_reward, highest, decide, on_decision),
+    )
+    canary_options.check(ab)
     with progress() as tick:
-        loaded = [load_arm("a", policy, 1.0 - share if ab is not None else 1.0, tick, rule, silence)]
-        loaded += [load_arm("b", ab, share, tick, rule, silence)] if ab is not None else []
+        loaded = [
+            load_arm(name, folder, part, tick, rule, silence) for name, folder, part in canary_options.arms(policy, ab)
+        ]
     arms, bound = Arms(loaded, seed), listen(host, port)
+    settings = canary_options.settings(loaded, seed) if canary_options.active else None
     store = open_store(database, buffer, retention_days, arms.rewards)
     local = not database.startswith("postgres")
-    service = Service(arms, store, seed, local, new_items)
+    live = None if settings is None else LiveCanary(settings, store, arms.rewards, decide == "act", canary_options.hook)
+    service = Service(arms, store, seed, local, new_items, live)
     where = address(bound)
 
     def tell() -> None:
@@ -124,6 +170,8 @@ def serve(
             )
         for arm in loaded:
             say(_about(arm))
+        if live is not None:
+            say(f"Canary {live.settings.id}: {live.described()['sentence']}")
         if open_to_all and not keys:
             say("Everybody who reaches this address may use it: there is no API key.")
         say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], bool(keys))}")

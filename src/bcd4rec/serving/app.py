@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from bcd4rec.errors import InputError
 from bcd4rec.serving import failures, fast_path, messages
 from bcd4rec.serving.arms import Arm
+from bcd4rec.serving.canary_state import EXTERNAL, NEW
 from bcd4rec.serving.catalogue import Names
 from bcd4rec.serving.middleware import Asgi, Middleware
 from bcd4rec.serving.response_rates import arm_rates
@@ -40,8 +41,12 @@ def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: N
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.ready = True
+        if service.canary is not None:
+            service.canary.start()
         yield
         app.state.ready = False
+        if service.canary is not None:
+            await asyncio.to_thread(service.canary.close)
         await asyncio.to_thread(service.store.close)
 
     app = FastAPI(title="bcd4rec", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -101,6 +106,14 @@ def _add_recommending(app: FastAPI, service: Service) -> None:
         status, value = await fast_path.feedback(service, given)
         return _json(value, status)
 
+    kept: dict[int | str, dict[str, Any]] = {code: {"model": messages.ImpressionsResponse} for code in (200, 202)}
+
+    @app.post("/v1/impressions", responses=PROBLEMS | kept)
+    async def impressions(told: messages.ImpressionsRequest) -> Response:
+        """Tell what another system showed in the arm `external`. 200 means that it is on disk; 202 that it waits."""
+        status, value = await fast_path.impressions(service, told)
+        return _json(value, status)
+
 
 def _add_watching(app: FastAPI, service: Service) -> None:
     began = time.monotonic()
@@ -134,11 +147,13 @@ def _add_watching(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/experiments", response_model=messages.Experiments, responses=_some(401, 403, 429))
     async def experiments() -> Response:
-        """Response rates of each policy version and arm, with intervals."""
+        """Response rates of each policy version and arm, with intervals; and the canary, where there is one."""
         counts = await asyncio.to_thread(service.store.arms)
         now = {(arm.version, arm.name) for arm in service.arms.all}
+        now |= {(EXTERNAL, EXTERNAL)} if service.canary is not None and service.canary.external else set()
+        canary = service.canary.described() if service.canary is not None else None
         rates = [arm_rates(one, (one.policy, one.arm) in now) for one in counts if one.arm != ORGANIC]
-        return _json({"arms": [one.model_dump() for one in rates]})
+        return _json({"arms": [one.model_dump() for one in rates], "canary": canary})
 
 
 def _some(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -174,13 +189,19 @@ def _describe(arm: Arm, service: Service) -> dict[str, Any]:
         "version": served.version,
         "method": served.method,
         "items": served.policy.n_items,
-        "share": arm.share,
+        "share": _share(arm, service),
         "responses": served.responses.rewards,
         "positive": list(served.responses.positive),
         "memory": served.policy.memory.model_dump(mode="json"),
         "rule": served.policy.rule.model_dump(mode="json"),
         "retrieval": asdict(retrieval.measured) if retrieval is not None else None,
     }
+
+
+def _share(arm: Arm, service: Service) -> float:
+    if service.canary is None:
+        return arm.share
+    return service.canary.share if arm.name == NEW else 1.0 - service.canary.share
 
 
 def _add_page(app: FastAPI, service: Service, names: Names) -> None:

@@ -72,6 +72,9 @@ class Arms:
             point -= arm.share
         return arms[-1]
 
+    def named(self, name: str) -> Arm:
+        return next(arm for arm in self._arms if arm.name == name)
+
     def reload(self, name: str | None = None) -> list[Arm]:
         """Read policies anew from their folders. The old ones answer until then, and go on if one cannot be read."""
         with self._loading:

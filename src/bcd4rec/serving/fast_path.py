@@ -1,4 +1,4 @@
-"""The two questions that are asked all the time, answered without the framework, which takes longer than the model.
+"""The questions that are asked all the time, answered without the framework, which takes longer than the model.
 
 The framework declares the same routes, for the description of the interface.
 """
@@ -10,7 +10,7 @@ import orjson
 from pydantic import ValidationError
 
 from bcd4rec.serving import failures
-from bcd4rec.serving.messages import FeedbackRequest, RecommendRequest
+from bcd4rec.serving.messages import FeedbackRequest, ImpressionsRequest, RecommendRequest
 from bcd4rec.serving.service import Service
 
 Answer = tuple[int, bytes]
@@ -26,6 +26,11 @@ async def feedback(service: Service, given: FeedbackRequest) -> tuple[int, Any]:
     return 200 if stored else 202, {"accepted": accepted, "stored": stored, "unmatched": unmatched}
 
 
+async def impressions(service: Service, told: ImpressionsRequest) -> tuple[int, Any]:
+    stored, answer = await service.impressions(told)
+    return 200 if stored else 202, answer | {"stored": stored}
+
+
 def handlers(service: Service) -> dict[str, Handler]:
     """By path; all of them are asked by POST."""
 
@@ -35,7 +40,11 @@ def handlers(service: Service) -> dict[str, Handler]:
     async def feedback_raw(body: bytes) -> Answer:
         return await _answered(feedback(service, FeedbackRequest.model_validate_json(body)))
 
-    return {"/v1/recommend": _worded(recommend_raw), "/v1/feedback": _worded(feedback_raw)}
+    async def impressions_raw(body: bytes) -> Answer:
+        return await _answered(impressions(service, ImpressionsRequest.model_validate_json(body)))
+
+    raw = {"recommend": recommend_raw, "feedback": feedback_raw, "impressions": impressions_raw}
+    return {f"/v1/{name}": _worded(handler) for name, handler in raw.items()}
 
 
 async def _answered(answer: Awaitable[tuple[int, Any]]) -> Answer:

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, StringConstraints
 
+from bcd4rec.errors import InputError
+
 LONGEST_SESSION, LONGEST_LIST, LARGEST_SLATE, LARGEST_BATCH = 1_000, 10_000, 200, 1_000
 Text = Annotated[StrictStr, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 Item = Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | Text
@@ -71,6 +73,51 @@ class RecommendResponse(Message):
     unknown: list[int | str]
     """Items of the request that the policy does not know; they played no part."""
     beside: Beside | None = None
+
+
+class ImpressionsRequest(Message):
+    """A slate that another system showed, in a session whose arm is `external`. Saying the same again changes nothing
+    where it has a request_id."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"session_id": "s1", "items": [17, 4], "request_id": "5f0c"}]}
+    )
+
+    session_id: Text
+    items: list[Item] = Field(min_length=1, max_length=LARGEST_SLATE)
+    """What was shown, each item once."""
+    request_id: Text | None = None
+    """Of the answer that said `external`, or one of your own; without one the server makes one for the feedback."""
+    positions: list[StrictInt] | None = Field(default=None, max_length=LARGEST_SLATE)
+    """The place of each item, counted from 0; without them the items are in order."""
+    propensities: list[Annotated[float, Field(gt=0, le=1)] | None] | None = Field(
+        default=None, max_length=LARGEST_SLATE
+    )
+    """The probability of each item at its place, given those above it, where it is known."""
+
+    def in_order(self) -> list[tuple[str, float | None]]:
+        """Items with propensities, from the first place to the last."""
+        number = len(self.items)
+        places = self.positions if self.positions is not None else list(range(number))
+        chances = self.propensities if self.propensities is not None else [None] * number
+        if sorted(places) != list(range(number)):
+            raise InputError(f"positions: found {places[:10]}, expected each number from 0 to {number - 1} once.")
+        if len(chances) != number:
+            raise InputError(f"propensities: found {len(chances)}, expected one for each of {number} items.")
+        if len({str(item) for item in self.items}) < number:
+            raise InputError("items: found one twice, expected each item once.")
+        in_order = sorted(zip(places, self.items, chances, strict=True), key=lambda one: one[0])
+        return [(str(item), chance) for _, item, chance in in_order]
+
+
+class ImpressionsResponse(Message):
+    request_id: str
+    """For the feedback."""
+    session_id: str
+    arm: str
+    accepted: int
+    stored: bool
+    """As for feedback."""
 
 
 class Answer(Message):
@@ -171,8 +218,48 @@ class ArmRates(Message):
     per_request: dict[str, float]
 
 
+class CanaryPoint(Message):
+    sessions: int
+    low: float
+    high: float
+    difference: float | None
+    time_us: int
+
+
+class CanaryInfo(Message):
+    """A canary: what is known of new − old in units of the session's reward, and what was decided."""
+
+    id: str
+    old: str
+    new: str
+    decision: Literal["promote", "roll back", "stop"] | None
+    reason: Literal["sessions", "guard", "replaced"] | None
+    sentence: str
+    """The same in words."""
+    decided_us: int | None
+    acts: bool
+    """Whether the decision moves sessions, or is only told."""
+    began_us: int
+    share: float
+    """Of the sessions that begin now, those of the new arm."""
+    shares: list[float]
+    sessions: dict[str, int]
+    """How many were counted, by arm."""
+    left_out: int
+    means: dict[str, float | None]
+    low: float
+    high: float
+    margin: float
+    error: float
+    most: int
+    session_minutes: float
+    reward: dict[str, Any]
+    history: list[CanaryPoint]
+
+
 class Experiments(Message):
     arms: list[ArmRates]
+    canary: CanaryInfo | None = None
 
 
 class Named(Message):

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from bcd4rec.evaluation.canary import Decision
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, StoreStatus
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+DECISIONS: tuple[Decision, ...] = get_args(Decision)
 
 
 class Metrics:
@@ -47,6 +50,32 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class CanaryMetrics:
+    """A canary's numbers, as `described` tells them."""
+
+    def __init__(self, described: Callable[[], dict[str, Any]]):
+        self._described = described
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._described()
+        sessions = GaugeMetricFamily("bcd4rec_canary_sessions", "Sessions that were counted.", labels=["arm"])
+        for arm, count in found["sessions"].items():
+            sessions.add_metric([arm], count)
+        yield sessions
+        ends = GaugeMetricFamily("bcd4rec_canary_difference", "Where new - old lies.", labels=["end"])
+        for end in ("low", "high"):
+            ends.add_metric([end], found[end])
+        yield ends
+        yield GaugeMetricFamily("bcd4rec_canary_share", "Of the sessions that begin, the new arm's.", found["share"])
+        decided = GaugeMetricFamily("bcd4rec_canary_decision", "1 for what was decided.", labels=["decision"])
+        for decision in DECISIONS:
+            decided.add_metric([decision.replace(" ", "_")], int(found["decision"] == decision))
+        yield decided
 
 
 class _Stored:

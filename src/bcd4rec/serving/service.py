@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,8 +15,10 @@ from bcd4rec.policies.policy import Sessions
 from bcd4rec.policies.slates import Slates
 from bcd4rec.seeding import generator
 from bcd4rec.serving.arms import Arm, Arms
-from bcd4rec.serving.messages import Event, FeedbackRequest, RecommendRequest
-from bcd4rec.serving.metrics import Metrics
+from bcd4rec.serving.canary import LiveCanary
+from bcd4rec.serving.canary_state import EXTERNAL, NEW, OLD
+from bcd4rec.serving.messages import Event, FeedbackRequest, ImpressionsRequest, RecommendRequest
+from bcd4rec.serving.metrics import CanaryMetrics, Metrics
 from bcd4rec.serving.session_cache import SessionCache
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession
@@ -28,19 +30,31 @@ T = TypeVar("T")
 
 
 class Service:
-    def __init__(self, arms: Arms, store: Store, seed: int = 0, local: bool = True, new_items: bool = False):
+    def __init__(
+        self,
+        arms: Arms,
+        store: Store,
+        seed: int = 0,
+        local: bool = True,
+        new_items: bool = False,
+        canary: LiveCanary | None = None,
+    ):
         """`local`: the database is this process's own, and reading a session from it needs no thread.
 
         `new_items`: what sessions bring along is stored also where no policy knows the item, for the next to learn.
         """
-        self.arms, self.store, self.seed = arms, store, seed
+        self.arms, self.store, self.seed, self.canary = arms, store, seed, canary
         self.metrics = Metrics(store.arms, store.status)
+        if canary is not None:
+            self.metrics.registry.register(CanaryMetrics(canary.described))
         self._local, self._new_items, self._cache = local, new_items, SessionCache()
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
 
     def reload(self, name: str | None) -> None:
         """Read policies anew; what they say about rewards holds for sessions from then on."""
+        if self.canary is not None and self.canary.state.ended is None:
+            raise InputError("a canary compares these two versions; start the server with another one to end it.")
         self.arms.reload(name)
         self.store.rewards = self.arms.rewards
 
@@ -54,7 +68,32 @@ class Service:
     async def recommend(self, asked: RecommendRequest) -> dict[str, Any]:
         request_id = self._new_id()
         session_id = asked.session_id or request_id
-        arm = self.arms.of(session_id)
+        if self.canary is None:
+            return await self._recommend(asked, request_id, session_id, self.arms.of(session_id))
+        in_new = await self._in_new(self.canary, session_id, asked.session_id is None, asked.record)
+        if self.canary.external and not in_new:
+            self.metrics.recommended(EXTERNAL, EXTERNAL)
+            nothing = {"policy": EXTERNAL, "arm": EXTERNAL, "items": [], "unknown": []}
+            return {"request_id": request_id, "session_id": session_id} | nothing
+        arm = self.arms.named(NEW if in_new else OLD)
+        if not asked.record:
+            return await self._recommend(asked, request_id, session_id, arm)
+        with self.canary.guarding(in_new) as items:
+            answer = await self._recommend(asked, request_id, session_id, arm)
+            items += answer["items"]
+        return answer
+
+    async def _in_new(self, canary: LiveCanary, session_id: str, fresh: bool, remember: bool) -> bool:
+        """Whether the new policy answers this session; `fresh`: nobody else can have heard of it."""
+        began = canary.began(session_id)
+        if began is None:
+            stored = None if fresh else await self._read(self.store.began, session_id)
+            began = self.store.now_us() if stored is None else stored
+            if remember:
+                canary.remember(session_id, began)
+        return canary.in_new(session_id, began)
+
+    async def _recommend(self, asked: RecommendRequest, request_id: str, session_id: str, arm: Arm) -> dict[str, Any]:
         given = self._given(asked)
         known = StoredSession([], [])
         if asked.session_id is not None and (given is None or session_id not in self._steps):
@@ -176,6 +215,28 @@ class Service:
             self._steps.popitem(last=False)
         return step
 
+    # ---- what another system showed
+
+    async def impressions(self, told: ImpressionsRequest) -> tuple[bool, dict[str, Any]]:
+        """Note a slate of the external arm; whether it is on disk, and the ids under which it is kept."""
+        if self.canary is None or not self.canary.external:
+            raise InputError("This server has no external arm; start it with --control external.")
+        if await self._in_new(self.canary, told.session_id, False, True) and self.canary.winner is None:
+            raise InputError(f"session_id: found a session of the arm {NEW}, expected one of the arm {EXTERNAL}.")
+        request_id, items = told.request_id or self._new_id(), told.in_order()
+        answer = {"request_id": request_id, "session_id": told.session_id, "arm": EXTERNAL, "accepted": len(items)}
+        before, _ = await self._read(self.store.slates, [request_id])
+        if request_id in before and before[request_id] != tuple(item for item, _ in items):
+            raise InputError("request_id: found one that was given other items before, expected a new one or the same.")
+        known = await self._known(told.session_id)
+        record = Impression(
+            *(request_id, told.session_id, self._step(told.session_id, known.steps), EXTERNAL, EXTERNAL),
+            self.store.now_us(),
+            *(tuple(item for item, _ in items), tuple(propensity for _, propensity in items), (0.0,) * len(items)),
+        )
+        self._cache.add_slate(request_id, 1)
+        return await self._stored([record]), answer
+
     # ---- feedback
 
     async def feedback(self, given: FeedbackRequest) -> tuple[bool, int, list[dict[str, Any]]]:
@@ -205,7 +266,7 @@ class Service:
             records.append(Feedback(request_id, str(answer.item), answer.response, now))
         return records
 
-    async def _stored(self, records: list[Feedback]) -> bool:
+    async def _stored(self, records: Sequence[Record]) -> bool:
         if not records:
             return True
         future = asyncio.wrap_future(self.store.submit(records))

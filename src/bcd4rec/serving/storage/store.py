@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.errors import InputError
-from bcd4rec.serving.storage import queries
+from bcd4rec.serving.storage import canaries, queries
 from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.database import Connection, Database, Row
 from bcd4rec.serving.storage.recent import Answers, Recent
@@ -145,6 +145,17 @@ class Store:
             else:
                 session.slates.append([(item, given[item][0] if item in given else None) for item in items])
         return session, stored is not None
+
+    def began(self, session_id: str, in_memory: bool = False) -> int | None:
+        """When a session was shown its first slate."""
+        times = [one.time_us for one in self._recent.slates(session_id) if one.arm != ORGANIC]
+        if not in_memory and (stored := self._read(lambda reader: canaries.began(reader, session_id))) is not None:
+            times.append(stored)
+        return min(times, default=None)
+
+    def connect(self, patience: float) -> Connection:
+        """A connection of the caller's own."""
+        return self._database.connect(create=False, patience=patience)
 
     def arms(self) -> list[ArmCounts]:
         """Counts by policy and arm, at most a second old unless counting takes long; the last known when away."""

@@ -189,7 +189,9 @@ async function watch() {
     const health = await call("v1/health");
     $("health").textContent = health.status === "ok" ? "● running" : "● running, but the database is away";
     $("health").className = `health ${health.status}`;
-    showRates((await call("v1/experiments")).arms);
+    const experiments = await call("v1/experiments");
+    showRates(experiments.arms);
+    showCanary(experiments.canary);
   } catch (error) {
     $("health").textContent = "● not reached";
     $("health").className = "health degraded";
@@ -209,6 +211,50 @@ function showRates(arms) {
     }),
   ])));
   if (!arms.length) $("rates").tBodies[0].replaceChildren(cells("td", ["no traffic yet"]));
+}
+
+function showCanary(canary) {
+  $("canary-box").hidden = !canary;
+  if (!canary) return;
+  const tells = canary.decision && !canary.acts ? " It is only told: sessions go on as before." : "";
+  $("canary-sentence").textContent = canary.sentence + tells;
+  $("canary-plot").replaceChildren(sequencePlot(canary));
+  const means = Object.entries(canary.means).map(([arm, mean]) =>
+    `${arm}: ${canary.sessions[arm].toLocaleString()} sessions${mean === null ? "" : `, mean ${mean.toPrecision(3)}`}`);
+  $("canary-facts").textContent = `${means.join(" · ")} · ${(100 * canary.share).toFixed(0)} % of new sessions go to ` +
+    `the new policy · the band holds new − old with an error rate of ${100 * canary.error} % a side, whenever one looks`;
+}
+
+// The confidence sequence: the band of what new − old may be, over the sessions that were counted.
+function sequencePlot(canary) {
+  const [width, height, left, bottom] = [600, 180, 46, 22];
+  const span = canary.reward.highest - canary.reward.lowest;
+  const points = [{ sessions: 0, low: -span, high: span, difference: null }, ...canary.history];
+  const settled = points.slice(-Math.max(1, Math.ceil(points.length / 2))); // the first ones know nothing
+  const reach = 1.15 * Math.max(Math.abs(canary.margin), ...settled.flatMap((one) => [Math.abs(one.low), Math.abs(one.high)]));
+  const most = Math.max(points[points.length - 1].sessions, 1);
+  const x = (sessions) => left + (width - left - 4) * sessions / most;
+  const y = (value) => (height - bottom) / 2 * (1 - Math.max(-1, Math.min(1, value / reach))) + 2;
+  const path = (list) => list.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ");
+  const edge = (name) => points.map((one) => [x(one.sessions), y(one[name])]);
+  const svg = draw("svg", { class: "sequence", viewBox: `0 0 ${width} ${height}`, role: "img",
+    "aria-label": `new − old lies between ${canary.low.toPrecision(3)} and ${canary.high.toPrecision(3)}` });
+  const text = (value, attributes) => {
+    const node = draw("text", attributes);
+    node.textContent = value;
+    return node;
+  };
+  svg.append(
+    draw("polygon", { class: "box", points: path([...edge("low"), ...edge("high").reverse()]) }),
+    draw("line", { class: "whisker", x1: left, x2: width - 4, y1: y(canary.margin), y2: y(canary.margin) }),
+    draw("polyline", { class: "median", fill: "none",
+      points: path(points.filter((one) => one.difference !== null).map((one) => [x(one.sessions), y(one.difference)])) }),
+    text(`+${reach.toPrecision(2)}`, { x: left - 6, y: 12, "text-anchor": "end" }),
+    text(canary.margin ? canary.margin.toPrecision(2) : "0", { x: left - 6, y: y(canary.margin) + 4, "text-anchor": "end" }),
+    text(`−${reach.toPrecision(2)}`, { x: left - 6, y: height - bottom, "text-anchor": "end" }),
+    text("0", { x: left, y: height - 4 }),
+    text(`${most.toLocaleString()} sessions`, { x: width - 4, y: height - 4, "text-anchor": "end" }));
+  return svg;
 }
 
 async function begin() {
