@@ -146,8 +146,7 @@ class Collector:
             found.support.add_logged(decisions, slates.items)
 
     def _decisions(self, slates: Slates, columns: _Columns) -> Decisions:
-        names, outcomes = outcomes_of(slates.responses, self._dataset.responses)
-        del names
+        outcomes = outcomes_of(slates.responses, self._dataset.responses)[1]
         session = slates.sessions[slates.session]
         logged = slates.propensities if self._trust else columns.logged
         if self.found.own is not None:
@@ -207,13 +206,13 @@ class Collector:
             columns.model_candidate[rows] = np.mean([self._model(session, states, one) for one in shown], axis=0)
         if old is None or by_old is None:
             return
-        theirs = old.scores(by_old)
-        columns.logged[rows] = old.propensities(by_old, theirs)
-        self._support(drawn[0], shown[0], by_old, theirs)
-        if columns.veto is not None and theirs is not None:
+        by_logger = old.scores(by_old)
+        columns.logged[rows] = old.propensities(by_old, by_logger)
+        self._support(drawn[0], shown[0], by_old, by_logger)
+        if columns.veto is not None and by_logger is not None:
             for size in np.unique(sizes):
                 some = np.flatnonzero(sizes == size)
-                columns.veto[rows[some]] = self._veto(by_old, theirs, scores, drawn, some, int(size))
+                columns.veto[rows[some]] = self._veto(by_old, by_logger, scores, drawn, some, int(size))
 
     def _support(self, own: IntArray, shown: IntArray, by_old: Met, scores: FloatArray | None) -> None:
         """What the logger would do with the candidate's slates, place by place; items it does not know, never."""

@@ -6,9 +6,10 @@ policy's own methods say what it remembers, what is not available any more and w
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sessions import Tick, no_tick
@@ -102,8 +103,8 @@ def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> Slates:
     place = np.arange(len(shown)) - first[slate] if len(shown) else np.zeros(0, np.int64)
     shape = (len(first), int(place.max(initial=0)) + 1)
 
-    def table(values: np.ndarray[tuple[int], np.dtype[np.generic]], empty: float, dtype: type) -> np.ndarray:  # type: ignore[type-arg]
-        found = np.full(shape, empty, dtype)
+    def table(values: NDArray[Any], empty: float) -> NDArray[Any]:
+        found = np.full(shape, empty, values.dtype)
         found[slate, place] = values[shown]
         return found
 
@@ -113,10 +114,10 @@ def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> Slates:
         session[shown][first],
         step[shown][first],
         frame["state"].to_numpy()[shown][first],
-        table(item, PAD, np.int32),
-        table(code, -1, np.int32),
-        table(positive, False, np.bool_),
-        table(chance, 1.0, np.float64),
+        table(item, PAD),
+        table(code, -1),
+        table(positive, False),
+        table(chance, 1.0),
         np.stack([session[outside], step[outside], item[outside]], axis=1).astype(np.int32),
     )
 
