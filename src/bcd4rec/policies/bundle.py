@@ -6,6 +6,7 @@ A bundle is complete and unchanged or it is refused: its manifest holds a checks
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from bcd4rec.artifacts import MANIFEST, atomic_directory, library_versions, read
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
+from bcd4rec.policies.mixture import MIXTURE, Mixture, mix
 from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.scorer import SCORERS, Arrays, SavedScorer, Scorer
 from bcd4rec.policies.slates import SlateRule
 
 FORMAT = 3
 ARRAYS, ITEMS, VECTORS = "arrays.safetensors", "vocabulary.parquet", "vectors.safetensors"
+PARTS = ("new", "old")  # the folders of a mixture's policies
 
 # What reading files that were changed or cut short raises, from the libraries and from `restore`.
 UNREADABLE = (OSError, LookupError, TypeError, ValueError, RuntimeError, SafetensorError, pl.exceptions.PolarsError)
@@ -39,6 +42,9 @@ def save(policy: Policy, folder: Path, force: bool = False) -> None:
 
 def write(policy: Policy, folder: Path) -> None:
     """Into an existing folder."""
+    if isinstance(policy, Mixture):
+        _write_mixture(policy, folder)
+        return
     scorer: SavedScorer = policy.scorer  # type: ignore[assignment]  # what cannot be saved has no kind
     kind = getattr(scorer, "kind", None)
     if kind is None or SCORERS[kind] is not type(scorer):
@@ -64,9 +70,43 @@ def write(policy: Policy, folder: Path) -> None:
     write_json(folder / MANIFEST, manifest)
 
 
+def _write_mixture(policy: Mixture, folder: Path) -> None:
+    """Both policies as bundles of their own, in folders within this one."""
+    for name, part in zip(PARTS, policy.parts, strict=True):
+        (folder / name).mkdir()
+        write(part, folder / name)
+    manifest = {
+        "kind": "policy",
+        "format": FORMAT,
+        "scorer": MIXTURE,
+        "settings": {},
+        "share": policy.share,
+        "parts": {name: checksum(folder / name / MANIFEST) for name in PARTS},
+        "versions": library_versions(),
+        "about": policy.about,
+    }
+    write_json(folder / MANIFEST, manifest)
+
+
+def _load_mixture(folder: Path, manifest: dict[str, Any], load_scorer: LoadScorer | None) -> Policy:
+    with worded(folder):
+        refuse_changed_parts(folder, manifest["parts"])
+        new, old = (load(folder / name, load_scorer) for name in PARTS)
+        return replace(mix(new, old, float(manifest["share"])), about=manifest["about"])
+
+
+def refuse_changed_parts(folder: Path, parts: dict[str, str]) -> None:
+    """The policies of a mixture must be those that it was saved with."""
+    for name in PARTS:
+        if checksum(folder / name / MANIFEST) != parts[name]:
+            raise ValueError(f"{name} is not the policy that was saved")
+
+
 def load(folder: Path, load_scorer: LoadScorer | None = None) -> Policy:
     """`load_scorer(folder, manifest)` may bring another form of the same scorer, as servers do."""
     manifest = read_manifest(folder)
+    if manifest.get("scorer") == MIXTURE:
+        return _load_mixture(folder, manifest, load_scorer)
     with worded(folder):
         refuse_changed(folder, {name: manifest["checksums"][name] for name in (ARRAYS, ITEMS)} | manifest["checksums"])
         if VECTORS not in manifest["checksums"] and (folder / VECTORS).exists():
