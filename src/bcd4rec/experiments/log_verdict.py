@@ -1,6 +1,5 @@
 """`bcd4rec judge`: what a log says about a policy that did not write it, and why it may not say anything."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from bcd4rec.evaluation.off_policy.replay import logged_slates
 from bcd4rec.evaluation.off_policy.slate_model import cross_fit
 from bcd4rec.evaluation.off_policy.verdict import Coverage, SmallerStep, Verdict, verdict_of
 from bcd4rec.experiments.comparison import RANDOM
+from bcd4rec.experiments.judging import JudgedLog, open_judged_log
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
@@ -48,7 +48,9 @@ def judge_log(
     model: Expected | None = None
     if with_model:
         try:
-            model = cross_fit(dataset, seed, notify=lambda stage, share: tick(f"response model: {stage}", share)).outcomes
+            model = cross_fit(
+                dataset, seed, notify=lambda stage, share: tick(f"response model: {stage}", share)
+            ).outcomes
         except InputError as error:
             notes.append(f"Judged without a model of the response. {error}")
     found = collect(new, dataset, logger, split, model, seed, tick)
@@ -140,13 +142,43 @@ def logger_of(name: str, dataset: Dataset) -> Policy:
     if name != RANDOM:
         raise InputError(f"--logger {name}: there is no such folder; expected a policy's folder, or random.")
     again = dataset.manifest.get("availability", {}).get("of_items_liked_before", 0)
-    rule = SlateRule(
-        unavailable="nothing" if again else "liked", exploration=Exploration(kind="epsilon", epsilon=1.0)
-    )
+    rule = SlateRule(unavailable="nothing" if again else "liked", exploration=Exploration(kind="epsilon", epsilon=1.0))
     uniform = Uniform(dataset.n_items)
     return Policy(uniform, dataset.vocabulary, rule=rule, responses=dataset.responses, about={"method": RANDOM})
 
 
-def points(value: float) -> str:
-    """A difference in hundredths, for people."""
-    return "–" if math.isnan(value) else f"{100 * value:+.2f}".replace("-", "−")
+def judge_files(
+    new: Path,
+    log: Path,
+    logger: str | None = None,
+    learned_from: Path | None = None,
+    split: str | None = None,
+    accept_one_step: bool = False,
+    slate_size: int | None = None,
+    with_model: bool = True,
+    seed: int = 0,
+    tick: Tick = no_tick,
+) -> tuple[Verdict, Policy, Policy | None]:
+    """The verdict of a log in files, the policy that it is about, and the one that wrote the log if that is known."""
+    policy = bundle.load(new)
+    bundles = {str(new): policy}
+    if logger is not None and Path(logger).is_dir():
+        bundles[logger] = bundle.load(Path(logger))
+    data = Dataset.load(learned_from) if learned_from is not None else None
+    with open_judged_log(log, split, bundles, data, tick) as judged:
+        old = None if logger is None else bundles.get(logger) or logger_of(logger, judged.dataset)
+        part = None if judged.whole else judged.split
+        found = judge_log(policy, judged.dataset, old, part, accept_one_step, slate_size, with_model, seed, tick)
+        notes = found.notes + tuple(cautions(policy, judged))
+    return replace(found, notes=notes), policy, old
+
+
+def cautions(policy: Policy, judged: JudgedLog) -> list[str]:
+    """Where the policy may have learned from the sessions that judge it."""
+    if judged.whole:
+        return []
+    if judged.split == "train":
+        return ["The policy may have learned from the split train: then this says how well it remembers, not how good."]
+    if policy.about.get("data", {}).get("content_hash") != judged.dataset.content_hash:
+        return ["The policy has learned from another data set; were these sessions in it, the verdict flatters."]
+    return []

@@ -55,7 +55,8 @@ class Mixture(Policy):
 
     @property
     def parts(self) -> tuple[Policy, Policy]:
-        assert self.new is not None and self.old is not None  # noqa: S101 (`mix` sets them)
+        if self.new is None or self.old is None:
+            raise ValueError("a mixture is made by `mix`, of two policies")
         return self.new, self.old
 
     def with_rule(self, **changes: Any) -> Self:

@@ -252,5 +252,3 @@ def longest_session(dataset: Dataset) -> int:
     """How many slates the longest session has."""
     last = dataset.frame["step"].max()
     return 1 if last is None else int(last) + 1  # type: ignore[arg-type]  # a number
-
-
