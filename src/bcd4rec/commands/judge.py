@@ -175,7 +175,7 @@ def _step_told(step: object, out: Path | None) -> str:
     from bcd4rec.evaluation.off_policy.verdict import SmallerStep
 
     if not isinstance(step, SmallerStep):
-        return "Largest step: no mixture of 5 % or more can be judged by this log; log with more exploration."
+        return "Largest step: no mixture of 1 % or more can be judged by this log; log with more exploration."
     where = f" It is in {out}." if out is not None else ""
     return (
         f"Largest step: {100 * step.share:.0f} % of the slates from the new policy. {step.word}: {step.reason}{where}"

@@ -153,7 +153,12 @@ def users_of(name: str) -> InterestEvolution:
 
 
 def with_epsilon(policy: Policy, epsilon: float) -> Policy:
-    return policy.with_rule(exploration={"kind": "epsilon", "epsilon": epsilon}, after_skip="exclude")
+    return policy.with_rule(exploration={"kind": "epsilon", "epsilon": epsilon})
+
+
+def served(policy: Policy, environment: InterestEvolution) -> Policy:
+    """As it would be served to these users: what they cannot get again is not shown, nor what they just skipped."""
+    return policy.with_rule(unavailable=environment.unavailable, after_skip="exclude")
 
 
 def cases(names: Sequence[str], settings: Settings, tick: Tick = no_tick) -> Iterator[Case]:
@@ -166,7 +171,7 @@ def cases(names: Sequence[str], settings: Settings, tick: Tick = no_tick) -> Ite
         random = random_policy(environment)
         first = dataset_of(environment, random, settings.learn, stream_seed(settings.seed, "judging first log"))
         method = "popular" if name.startswith("null") else settings.ranking  # to whom all is alike, any will do
-        ranking = fit(method, first, seed=settings.seed).whole(first)
+        ranking = served(fit(method, first, seed=settings.seed).whole(first), environment)
         half = with_epsilon(ranking, 0.3)
         if name in ("null", "exploration"):
             yield Case(name, environment, with_epsilon(ranking, 0.6), {"ε 0.6 → 0.3": half}, name == "null")
@@ -188,7 +193,7 @@ def _better(
     environment: InterestEvolution, random: Policy, ranking: Policy, first: Dataset, settings: Settings
 ) -> Iterator[Case]:
     """Pairs of which the candidate is better, for vetoes that must not be."""
-    other = fit("category_popular", first, seed=settings.seed).whole(first)
+    other = served(fit("category_popular", first, seed=settings.seed).whole(first), environment)
     steps = {f"ε {epsilon:g}": with_epsilon(ranking, epsilon) for epsilon in (0.9, 0.6, 0.3, 0.1, 0.0)}
     others = {f"CategoryPop, ε {epsilon:g}": with_epsilon(other, epsilon) for epsilon in (0.6, 0.3, 0.0)}
     yield Case("better", environment, random, {f"random → {k}": v for k, v in (steps | others).items()}, False, True)

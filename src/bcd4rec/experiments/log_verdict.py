@@ -21,6 +21,7 @@ from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
 
+DIFFER = 0.01  # share of the logged propensities that may not be the logger's
 STRANGE = 0.01  # share of a candidate's recommendations that the log may not have at all
 UNKNOWN_LOGGER = (
     "Which policy wrote the log was not told, so only its own propensities count, and whole slates: with --logger the "
@@ -109,10 +110,14 @@ def refusal(found: Collected, knows_logger: bool) -> str | None:
     if check.problem is not None:
         wrote = "; is --logger the policy that wrote the log?" if check.zero and knows_logger else ""
         return f"The propensities cannot be believed: {check.problem}{wrote}"
-    if found.own is not None and (failed := self_test(found.own)) is not None:
-        return f"The propensities cannot be believed, or --logger did not write the log: {failed}"
     if found.sums.sessions < LEAST_SESSIONS:
         return f"The log has {found.sums.sessions} sessions, and {LEAST_SESSIONS:.0f} are needed at least"
+    if found.own is not None and found.differ > DIFFER * found.impressions:
+        return (
+            f"{100 * found.differ / found.impressions:.0f} % of the log's propensities are not those of --logger "
+            f"({self_test(found.own) or 'although it gets its own rate'}): leave --logger out if it did not write the "
+            "log, or the propensities if they are estimates"
+        )
     if found.strange > STRANGE * max(found.recommended, 1):
         share = 100 * found.strange / found.recommended
         return f"{share:.0f} % of what the policy recommends are items that the log has never shown"

@@ -66,7 +66,7 @@ def facts(verdict: Verdict) -> list[tuple[str, str]]:
         told = f"{100 * step.share:.0f} % of the slates from the new policy: {step.word}"
         found.append(("largest step that the log can judge", told))
     elif verdict.coverage is not None:
-        found.append(("largest step that the log can judge", "none of 5 % or more"))
+        found.append(("largest step that the log can judge", "none of 1 % or more"))
     return found
 
 

@@ -26,6 +26,7 @@ from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import top
 
 DRAWN = 2  # slates that a policy that explores draws in each state, for its expected outcomes
+SAME = 0.01  # propensities that differ by less, relatively, are the same
 MOST_CATEGORIES = 50  # whose moments are looked at; with more, items are
 
 Expected = Callable[[Index, States, IntArray], Doubles]
@@ -101,6 +102,7 @@ class Collected:
     strange: int = 0  # of them those with items that the log does not have
     slates: int = 0
     impressions: int = 0
+    differ: int = 0  # of them those whose logged propensity is not the logger's
 
 
 class Collector:
@@ -150,6 +152,8 @@ class Collector:
         session = slates.sessions[slates.session]
         logged = slates.propensities if self._trust else columns.logged
         if self.found.own is not None:
+            apart = np.abs(logged - columns.logged) > SAME * np.maximum(logged, columns.logged)
+            self.found.differ += int((apart & (slates.items != PAD)).sum())
             self.found.own.add(Decisions(session, logged, columns.logged, outcomes))
         by_items, by_categories = (None, columns.veto) if self._groups else (columns.veto, None)
         return Decisions(

@@ -25,7 +25,7 @@ POINTS = (1, 3, 10)  # differences in hundredths of the outcome per step, that c
 ONE_SIDED, POWER = 1.6448536269514722, 0.8416212335729143  # normal quantiles of 95 % and of 80 %
 VETOES: tuple[Method, ...] = ("DR + categories", "DR + items")
 WEIGHTLESS: tuple[Method, ...] = ("direct",)  # told for orientation only
-STEPS = tuple(round(0.05 * step, 2) for step in range(1, 21))  # shares of the new policy that are tried
+STEPS = (0.01, 0.02, 0.03, *(round(0.05 * step, 2) for step in range(1, 21)))  # shares of the new policy that are tried
 
 
 @dataclass(frozen=True)
