@@ -164,7 +164,7 @@ def _judge(
             if value
             for part in (name, str(value))
         ]
-        command += ["--accept-one-step"] if accept_one_step else []
+        command += ["--accept-one-step"] * accept_one_step + ["--no-model"] * (not model)
         title = f"{policy.name}, judged by {log.name}"
         page.write_verdict_report(report, found, title, [], shlex.join(command), force)
         say(f"The report is in {report}.")

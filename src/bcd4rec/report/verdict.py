@@ -9,6 +9,10 @@ from bcd4rec.report import plots
 from bcd4rec.report.page import Cell, Figure, Page, Section, Table, write_page
 
 DECIMALS = 4
+PLOT = (
+    "A dot is an estimate; the line through it is the 95 % interval. Right of 0 is better than the logger. "
+    "Per decision is of whole sessions, the others are of one step; direct is a model alone."
+)
 WORDS = {"ship": "Ship", "reject": "Reject", "cannot tell": "Cannot tell"}
 COLUMNS = ("Target", "Estimate", "Outcome", "New policy", "Logger", "Difference")
 WEIGHTS = ("Mean weight", "Effective sessions", "Effective steps")
@@ -45,7 +49,7 @@ def estimates(verdict: Verdict) -> Table:
 def indicative(verdict: Verdict) -> Table:
     """What is told for orientation only, and why."""
     rows = [
-        [*_cells(row)[:6], row.problem or "a model alone, which flatters: no weights correct it"]
+        [*_cells(row)[:6], row.problem or "a model alone, which no weights correct"]
         for row in verdict.rows
         if row.indicative
     ]
@@ -54,33 +58,33 @@ def indicative(verdict: Verdict) -> Table:
 
 def facts(verdict: Verdict) -> list[tuple[str, str]]:
     """Names and values beside the tables."""
-    found = [("sessions that judge", f"{verdict.sessions:,}")]
+    found = [("sessions", f"{verdict.sessions:,}")]
     if verdict.coverage is not None:
         coverage = verdict.coverage
-        found.append(("recommendations that the log only knows from exploration", _percent(coverage.exploration_only)))
-        found.append(("recommendations outside of the log's support", _percent(coverage.outside)))
-    canary = ", ".join(f"{one.sessions:,} for {one.points:g}" for one in verdict.canary)
-    found.append(("sessions an arm of a canary, by points of difference", canary))
+        found.append(("known from exploration only", _percent(coverage.exploration_only)))
+        found.append(("outside of the support", _percent(coverage.outside)))
+    canary = ", ".join(f"{one.sessions:,} for {one.points:g}" for one in verdict.canary) + " points of difference"
+    canary = f"sessions an arm: {canary}"
+    found.append(("canary", canary))
     step = verdict.smaller_step
     if step is not None:
         told = f"{100 * step.share:.0f} % of the slates from the new policy: {step.word}"
-        found.append(("largest step that the log can judge", told))
+        found.append(("largest step", told))
     elif verdict.coverage is not None:
-        found.append(("largest step that the log can judge", "none of 1 % or more"))
+        found.append(("largest step", "no share of 1 % or more can be judged"))
     return found
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return f"{100 * value:.1f} % of what it recommends"
 
 
-def _figure(verdict: Verdict, outcome: str) -> Figure:
-    rows = {
-        f"{row.estimate.target}, {row.estimate.method}" + (" (indicative)" if row.indicative else ""): row
-        for row in verdict.rows
-        if row.estimate.outcome == outcome
-    }
-    values = {name: row.estimate.difference for name, row in rows.items()}
+def _figure(verdict: Verdict, outcome: str) -> Figure | None:
+    """The estimates that are sound, and the model alone; None where there are none."""
+    sound = [row.estimate for row in verdict.rows if row.problem is None]
+    values: dict[str, Interval] = {one.method: one.difference for one in sound if one.outcome == outcome}
+    if not values:
+        return None
     label = f"Difference in {outcome} a step"
     table = [[name, *(_number(part) for part in one)] for name, one in values.items()]
     said = ", ".join(f"{name} {_number(one.value)}" for name, one in values.items())
@@ -95,7 +99,7 @@ def write_verdict_report(
     path: Path, verdict: Verdict, title: str, intro: Sequence[str], command: str, force: bool
 ) -> None:
     outcome = verdict.rows[-1].estimate.outcome
-    deciding = estimates(verdict)
+    deciding, figure = estimates(verdict), _figure(verdict, outcome)
     sections = [
         Section(
             "What decides",
@@ -103,11 +107,7 @@ def write_verdict_report(
             table=deciding if deciding.rows else None,
             notes=[] if deciding.rows else ["No estimate is sound enough to decide; see below why."],
         ),
-        Section(
-            f"The difference in {outcome}",
-            ["A dot is an estimate; the line through it is the 95 % interval. Right of 0 is better than the logger."],
-            _figure(verdict, outcome),
-        ),
+        *([Section(f"The difference in {outcome}", [PLOT], figure)] if figure is not None else []),
         Section("Indicative", table=indicative(verdict)),
         *([Section("To know", list(verdict.notes))] if verdict.notes else []),
         Section("Run it again", ["The same command gives the same numbers."], commands=[command]),
