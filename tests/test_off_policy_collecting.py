@@ -40,8 +40,8 @@ def setting(epsilon: float = 0.4) -> tuple[Dataset, Policy]:
     environment = world("liked")
     policy = policy_for(environment, exploration={"kind": "epsilon", "epsilon": epsilon}, after_skip="exclude")
     log = rollout(environment, policy, 60, 2)
-    # Some slates are shorter than others: the last place of every third session is not there.
-    short = (pl.col("session_id") % 3 == 0) & (pl.col("position") == 2)
+    # Some slates are shorter than others: the last place of every third session's last slate is not there.
+    short = (pl.col("session_id") % 3 == 0) & (pl.col("position") == 2) & (pl.col("step") == 5)
     return Dataset.from_frame(log.filter(~short), environment.responses, WHOLE), policy
 
 
