@@ -31,7 +31,7 @@ from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionC
 from bcd4rec.sim.rollout import liked_of, rollout
 
 WHOLE = PrepareConfig(split=SplitConfig(validation=0.0))
-CASES = ("null", "null single", "exploration", "single", "popular", "bcd4rec", "better")
+CASES = ("null", "null single", "exploration", "single", "popular", "bcd4rec", "better", "worse")
 TARGETS: tuple[Target, ...] = ("one step", "session")
 
 
@@ -185,6 +185,10 @@ def cases(names: Sequence[str], settings: Settings, tick: Tick = no_tick) -> Ite
             learned_from = dataset_of(environment, half, settings.learn, stream_seed(settings.seed, "judging half"))
             agent = fit("bcd4rec", learned_from, seed=settings.seed).whole(learned_from)
             yield Case(name, environment, half, {"ε 0.3 → BCD4Rec": agent}, with_model=True)
+        elif name == "worse":
+            popular = served(fit("popular", first, seed=settings.seed).whole(first), environment)
+            worse = {"ε 0.3 → random": random, "ε 0.3 → popular": popular}
+            yield Case(name, environment, half, worse, with_model=True)
         else:
             yield from _better(environment, random, ranking, first, settings)
 
