@@ -124,7 +124,7 @@ def test_bad_input(files, tmp_path):
         judge(files / "less", "--log", files / "log.parquet", "--logger", "nobody")
     with pytest.raises(InputError, match="judge needs a policy and a log"):
         judge(files / "less")
-    with pytest.raises(InputError, match="--out is for --largest-step"):
+    with pytest.raises(InputError, match="--out writes the mixture of --largest-step"):
         judge(files / "less", "--log", files / "log.parquet", "--out", tmp_path / "x")
     log = pl.read_parquet(files / "log.parquet").with_columns(item_id=pl.col("item_id") + 1000)
     log.write_parquet(tmp_path / "other.parquet")

@@ -11,6 +11,7 @@ from bcd4rec.commands._options import Env, Force, Json, Seed
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bcd4rec.evaluation.off_policy.verdict import SmallerStep, Verdict
     from bcd4rec.report.page import Table as PageTable
 
 EPILOG = (
@@ -79,6 +80,7 @@ def judge(
     The verdict comes first, in one sentence; then estimates for one step and for whole sessions, with intervals.
     """
     from bcd4rec.artifacts import refuse_existing
+    from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.errors import InputError
 
     if calibrate:
@@ -88,93 +90,53 @@ def judge(
         return
     if new is None or log is None:
         raise InputError("judge needs a policy and a log: bcd4rec judge NEW --log LOGS.")
+    if out is not None and not (largest_step and logger):
+        raise InputError("--out writes the mixture of --largest-step with the policy of --logger; give both.")
     for path, other in ((report, out), (out, report)):
         if path is not None:
             refuse_existing(path, force, inputs=[new, log, dataset, other])
-    if out is not None and not largest_step:
-        raise InputError("--out is for --largest-step, which is not given.")
-    code = _judge(
-        new,
-        log,
-        logger,
-        dataset,
-        split,
-        accept_one_step,
-        slate_size,
-        largest_step,
-        out,
-        model,
-        report,
-        seed,
-        force,
-        json,
-    )
-    raise typer.Exit(code)
-
-
-def _judge(
-    new: Path,
-    log: Path,
-    logger: str | None,
-    dataset: Path | None,
-    split: str | None,
-    accept_one_step: bool,
-    slate_size: int | None,
-    largest_step: bool,
-    out: Path | None,
-    model: bool,
-    report: Path | None,
-    seed: int,
-    force: bool,
-    json: bool,
-) -> int:
-    from bcd4rec.console import emit_json, pairs_table, progress, say, show
     from bcd4rec.experiments.log_verdict import judge_files
-    from bcd4rec.report import verdict as page
+    from bcd4rec.policies.mixture import mix
+    from bcd4rec.report.verdict import write_verdict_report
 
     with progress() as tick:
         found, policy, old = judge_files(
             new, log, logger, dataset, split, accept_one_step, slate_size, model, seed, tick
         )
     step = found.smaller_step
-    if out is not None and step is not None:
-        from bcd4rec.errors import InputError
-        from bcd4rec.policies.mixture import mix
-
-        if old is None:
-            raise InputError("--out writes a mixture with the policy that wrote the log; give that with --logger.")
+    if out is not None and old is not None and step is not None:
         mix(policy, old, step.share).save(out, force)
     if json:
         emit_json({"policy": str(new), "log": str(log), "logger": logger, "seed": seed} | found.to_json())
     else:
-        show(page.headline(found))
-        for one in (page.estimates(found), page.indicative(found)):
-            if one.rows:
-                show(_table(one))
-        show(pairs_table("Beside", page.facts(found)))
-        for note in found.notes:
-            say(note)
-    if largest_step and not json:
-        show(_step_told(found.smaller_step, out))
+        _show(found)
+        if largest_step:
+            show(_step_told(step, out))
     if report is not None:
-        command = ["bcd4rec", "judge", str(new), "--log", str(log), "--seed", str(seed)]
-        command += [
-            part
-            for name, value in (("--logger", logger), ("--dataset", dataset), ("--split", split))
-            if value
-            for part in (name, str(value))
-        ]
-        command += ["--accept-one-step"] * accept_one_step + ["--no-model"] * (not model)
-        title = f"{policy.name}, judged by {log.name}"
-        page.write_verdict_report(report, found, title, [], shlex.join(command), force)
+        options = {"--log": log, "--logger": logger, "--dataset": dataset, "--split": split, "--seed": seed}
+        given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+        given += ["--accept-one-step"] * accept_one_step + ["--no-model"] * (not model)
+        command = shlex.join(["bcd4rec", "judge", str(new), *given])
+        write_verdict_report(report, found, f"{policy.name}, judged by {log.name}", [], command, force)
         say(f"The report is in {report}.")
-    return found.exit_code
+    raise typer.Exit(found.exit_code)
 
 
-def _step_told(step: object, out: Path | None) -> str:
-    from bcd4rec.evaluation.off_policy.verdict import SmallerStep
+def _show(found: "Verdict") -> None:
+    from bcd4rec.console import pairs_table, say, show
+    from bcd4rec.report import verdict as page
 
-    if not isinstance(step, SmallerStep):
+    show(page.headline(found))
+    for one in (page.estimates(found), page.indicative(found)):
+        if one.rows:
+            show(_table(one))
+    show(pairs_table("Beside", page.facts(found)))
+    for note in found.notes:
+        say(note)
+
+
+def _step_told(step: "SmallerStep | None", out: Path | None) -> str:
+    if step is None:
         return "Largest step: no mixture of 1 % or more can be judged by this log; log with more exploration."
     where = f" It is in {out}." if out is not None else ""
     return (
