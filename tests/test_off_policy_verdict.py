@@ -109,7 +109,7 @@ def test_no_overlap_never_ships():
 def test_refused_propensities_decide_nothing():
     verdict = verdict_of(summed(arms(1500, 3, 0.7)), "click", refused="12 of 90 impressions have no propensity")
     assert verdict.word == "cannot tell"
-    assert verdict.reason.startswith("The propensities cannot be believed: 12 of 90 impressions have no propensity;")
+    assert verdict.reason.startswith("12 of 90 impressions have no propensity; a canary of")
 
 
 def test_canary_sizes_by_hand():

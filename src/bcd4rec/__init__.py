@@ -4,6 +4,7 @@ import bcd4rec
 data = bcd4rec.Dataset.from_frame(frame, rewards={"skip": 0, "click": 1})
 policy = bcd4rec.train("bcd4rec", data, seed=0)
 bcd4rec.evaluate([policy, "ctr"], log=data).table()
+bcd4rec.judge(policy, data, logger="old/").reason
 policy.recommend([17, 4, (98, "skip")], k=3)
 policy.save("policy/"); bcd4rec.load("policy/")
 """
@@ -16,10 +17,10 @@ from bcd4rec.version import __version__
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import Agent
     from bcd4rec.data.dataset import Dataset
-    from bcd4rec.library import evaluate, load, train
+    from bcd4rec.library import evaluate, judge, load, train
     from bcd4rec.policies.policy import Policy
 
-__all__ = ["Agent", "Dataset", "Policy", "__version__", "evaluate", "load", "train"]
+__all__ = ["Agent", "Dataset", "Policy", "__version__", "evaluate", "judge", "load", "train"]
 
 # Found when first asked for: `bcd4rec --help` and a server that needs no torch must not wait for all of it.
 _WHERE = {
@@ -27,6 +28,7 @@ _WHERE = {
     "Dataset": "data.dataset",
     "Policy": "policies.policy",
     "evaluate": "library",
+    "judge": "library",
     "load": "library",
     "train": "library",
 }

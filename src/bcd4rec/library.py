@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.origin import Origin
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Judgement
-from bcd4rec.experiments import comparison, judging
+from bcd4rec.evaluation.off_policy.verdict import Verdict
+from bcd4rec.experiments import comparison, judging, log_verdict
 from bcd4rec.experiments.comparison import Comparison
 from bcd4rec.experiments.fitting import fit, with_preset
 from bcd4rec.experiments.searching import Search
@@ -80,6 +82,32 @@ def evaluate(
     return comparison.compare(environment, taking_part, users, seed, candidates)
 
 
+def judge(
+    new: Policy | str | Path,
+    log: Dataset,
+    logger: Policy | str | Path | None = None,
+    *,
+    split: str | None = None,
+    accept_one_step: bool = False,
+    with_model: bool = True,
+    seed: int = 0,
+) -> Verdict:
+    """What a log with propensities says about a policy that did not write it: ship, reject, or cannot tell, and why.
+
+    `logger` is the policy that wrote it (`random` is one), with which more can be told; `split` names the sessions that
+    judge, by default those that no policy has learned from.
+
+        verdict = bcd4rec.judge(policy, data, logger="old/")
+        print(verdict.word, verdict.reason)
+    """
+    policy = new if isinstance(new, Policy) else bundle.load(Path(new))
+    old = logger if isinstance(logger, Policy) or logger is None else log_verdict.logger_of(str(logger), log)
+    part = split or judging.usual_split(log)
+    found = log_verdict.judge_log(policy, log, old, part, accept_one_step, None, with_model, seed)
+    more = log_verdict.cautions(policy, judging.JudgedLog(log, part))
+    return replace(found, notes=(*found.notes, *more))
+
+
 def _player(player: Player, environment: Environment, data: Dataset | None, seed: int) -> Policy:
     if not isinstance(player, Policy):
         return comparison.contestant(str(player), environment, data, seed)
@@ -105,9 +133,7 @@ def _on_log(players: Sequence[Player], log: Dataset, data: Dataset, split: str |
         if isinstance(one, Policy):
             given[name] = one
     bundles = given | judging.load_bundles([name for name in names if name not in given], learned_from=True)
-    there = set(log.sessions["split"].unique())
-    usual = next((one for one in ("test", "validation") if one in there), "train")
-    judged = judging.JudgedLog(log, split or usual)
+    judged = judging.JudgedLog(log, split or judging.usual_split(log))
     for caution in judging.cautions(bundles, judged):
         warnings.warn(caution, stacklevel=4)
     return judging.judge(names, bundles, judged, data, seed)

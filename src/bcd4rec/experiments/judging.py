@@ -49,6 +49,12 @@ class JudgedLog:
         return found if not self.whole else found.named(EVERY)
 
 
+def usual_split(dataset: Dataset) -> str:
+    """The sessions that judge unless others are named: those that nothing has learned from, where there are any."""
+    there = set(dataset.sessions["split"].unique())
+    return next((name for name in ("test", "validation") if name in there), "train")
+
+
 def is_dataset(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
@@ -80,8 +86,7 @@ def open_judged_log(
         there = set(dataset.sessions["split"].unique())
         if split is not None and split not in there:
             raise InputError(f"{path} has no split {split!r}; its splits are {', '.join(sorted(there))}.")
-        usual = next((name for name in ("test", "validation") if name in there), "train")
-        yield JudgedLog(dataset, split or usual)
+        yield JudgedLog(dataset, split or usual_split(dataset))
         return
     if split is not None:
         raise InputError(f"--split chooses from a data set, but {path} is a log, all of whose sessions count.")

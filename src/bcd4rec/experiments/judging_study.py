@@ -1,96 +1,264 @@
-"""How often verdicts from a log are right, where the truth is known: many logs of simulated users.
+"""How often verdicts from a log are right, where the truth is known: many independent logs of simulated users.
 
-A logger plays a large pool of sessions. Beside it, in the same states, every candidate says what it would have shown,
-and the users tell what that would have achieved: the truth of one step. The truth of sessions comes from sessions of
-the candidate's own. Logs are drawn from the pool with replacement, session by session: hundreds of them are cheap.
+Every log is played anew and goes the way of `bcd4rec judge`. The truth of sessions comes from many sessions of each
+policy's own; that of one step from the users themselves, who tell what any slate would have achieved.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
-from numpy.typing import NDArray
 
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, append
-from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles
-from bcd4rec.evaluation.off_policy.pseudo_inverse import (
-    Ranked,
-    category_counts,
-    category_means,
-    category_products,
-    directions,
-    weights,
-    weights_over_items,
-)
-from bcd4rec.evaluation.off_policy.slate_model import SlateModel, fit_slate_model
-from bcd4rec.evaluation.off_policy.sums import SessionSums, rows_of
-from bcd4rec.evaluation.off_policy.verdict import Verdict, verdict_of
+from bcd4rec.data.preparing import PrepareConfig
+from bcd4rec.data.sessions import Tick, no_tick
+from bcd4rec.data.splits import SplitConfig
+from bcd4rec.data.states import Doubles, IntArray
+from bcd4rec.errors import InputError
+from bcd4rec.evaluation.off_policy.collecting import Expected
+from bcd4rec.evaluation.off_policy.estimators import Target
+from bcd4rec.evaluation.off_policy.slate_model import cross_fit
+from bcd4rec.evaluation.off_policy.verdict import Row, Verdict
+from bcd4rec.evaluation.statistics import Interval, Z, wilson
+from bcd4rec.experiments.comparison import random_policy
+from bcd4rec.experiments.fitting import fit
+from bcd4rec.experiments.log_verdict import collect, conclude
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.ranking import Exploration, exclude, make_slates, top
-from bcd4rec.seeding import generator
-from bcd4rec.sim.interest_evolution import InterestEvolution
-from bcd4rec.sim.rollout import RolloutConfig, rollout
+from bcd4rec.seeding import generator, stream_seed
+from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig, preset
+from bcd4rec.sim.rollout import liked_of, rollout
 
-OUTCOMES = ("click", "reward")
-DRAWN = 4  # slates that a candidate draws in each state, for its expected outcomes
+WHOLE = PrepareConfig(split=SplitConfig(validation=0.0))
+CASES = ("null", "null single", "exploration", "single", "popular", "bcd4rec", "better", "worse")
+TARGETS: tuple[Target, ...] = ("one step", "session")
 
 
 @dataclass(frozen=True)
-class Player:
-    """A policy as it is served: what it scores by, how it explores, and among which items."""
+class Case:
+    """One logger, and candidates that are judged by each of its logs."""
 
-    policy: Policy
-    epsilon: float = 0.0
-    explores: NDArray[np.bool_] | None = None  # (A,) the items that are drawn by exploration; all by default
+    name: str
+    environment: InterestEvolution
+    logger: Policy
+    candidates: Mapping[str, Policy]
+    indifferent: bool = False  # users to whom all slates are the same: the truth is exactly 0
+    with_model: bool = False  # vetoes need a model of the response; approvals do not
 
-    @property
-    def exploration(self) -> Exploration:
-        return Exploration(kind="epsilon", epsilon=self.epsilon)
 
-    def slates(self, scores: FloatArray, k: int, rng: np.random.Generator) -> IntArray:
-        if self.explores is None:
-            return make_slates(scores, k, self.exploration, rng).items
-        items = np.full((len(scores), k), PAD, np.int32)
-        scores, rows = scores.copy(), np.arange(len(scores))
-        for place in range(k):
-            best = scores.argmax(axis=1)
-            luck = np.where(self.explores & (scores > -np.inf), rng.random(scores.shape), -1.0)
-            items[:, place] = np.where(rng.random(len(rows)) < self.epsilon, luck.argmax(axis=1), best)
-            scores[rows, items[:, place]] = -np.inf
-        return items
+@dataclass(frozen=True)
+class Settings:
+    """How large the study is."""
 
-    def propensities(self, scores: FloatArray, items: IntArray) -> Doubles:
-        """(B, K) conditional, of slates (B, K) without empty places."""
-        scores, rows = scores.copy(), np.arange(len(scores))
-        found = np.ones(items.shape)
-        for place in range(items.shape[1]):
-            item, best = items[:, place], scores.argmax(axis=1)
-            drawn = scores > -np.inf if self.explores is None else (scores > -np.inf) & self.explores
-            luck = self.epsilon * drawn[rows, item] / drawn.sum(axis=1)
-            found[:, place] = luck + (1.0 - self.epsilon) * (item == best)
-            scores[rows, item] = -np.inf
-        return found
+    logs: int = 20
+    sessions: int = 2000
+    truth: int = 20_000  # sessions of each policy that the truth is taken from
+    ranking: str = "markov"  # the baseline whose ranking the loggers show
+    learn: int = 2000  # random sessions that it learns from
+    seed: int = 0
+
+
+class Truth(NamedTuple):
+    """The true difference to the logger in outcomes a step, and its own standard error."""
+
+    value: float
+    error: float
 
 
 @dataclass
-class Pool:
-    """What the logger did, and what every candidate would have done beside it."""
+class Tally:
+    """What so many logs said about one candidate."""
 
-    sessions: dict[str, Decisions]
-    one_step: dict[str, float]  # the candidate's true rate at the log's states
-    rate: float  # and the logger's
+    case: str
+    candidate: str
+    truth: Mapping[Target, Truth]
+    logs: int = 0
+    words: Counter[str] = field(default_factory=Counter)
+    accepting: Counter[str] = field(default_factory=Counter)  # where one step is accepted as enough
+    answered: Counter[str] = field(default_factory=Counter)  # logs with sound weights, by target
+    covered: Counter[str] = field(default_factory=Counter)  # of them, with the truth inside of the interval
+    total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TARGETS, 0.0))  # of their estimates
+
+    def add(self, verdict: Verdict, accepting: Verdict, outcome: str) -> None:
+        self.logs += 1
+        self.words[verdict.word] += 1
+        self.accepting[accepting.word] += 1
+        for target in TARGETS:
+            row = decisive(verdict, target, outcome)
+            if row.problem is None:
+                value, low, high = row.estimate.difference
+                # The truth is itself measured, and its own error belongs to the difference.
+                slack = Z * float(np.hypot(row.estimate.error, self.truth[target].error)) - Z * row.estimate.error
+                self.answered[target] += 1
+                self.covered[target] += int(low - slack <= self.truth[target].value <= high + slack)
+                self.total[target] += value
+
+    def to_json(self) -> dict[str, Any]:
+        targets = {
+            target: {
+                "truth_points": 100 * self.truth[target].value,
+                "truth_error_points": 100 * self.truth[target].error,
+                "answered": self.answered[target],
+                "covered": share(self.covered[target], self.answered[target])._asdict(),
+                "mean_estimate_points": 100 * self.total[target] / max(self.answered[target], 1),
+            }
+            for target in TARGETS
+        }
+        return {
+            "case": self.case,
+            "candidate": self.candidate,
+            "logs": self.logs,
+            "ship": share(self.words["ship"], self.logs)._asdict(),
+            "ship_one_step": share(self.accepting["ship"], self.logs)._asdict(),
+            "reject": share(self.words["reject"], self.logs)._asdict(),
+            "targets": targets,
+        }
 
 
-def log_of(environment: InterestEvolution, player: Player, users: int, seed: int) -> pl.DataFrame:
-    config = RolloutConfig(exploration=player.exploration, after_skip="exclude")
-    return rollout(environment, player.policy, users, seed, config)
+def decisive(verdict: Verdict, target: Target, outcome: str) -> Row:
+    """The line of the table that may ship."""
+    rows = {
+        row.estimate.method: row
+        for row in verdict.rows
+        if (row.estimate.target, row.estimate.outcome) == (target, outcome)
+    }
+    if target == "session":
+        return rows["per decision"]
+    return rows.get("doubly robust", rows["SNIPS"])
 
 
-def session_rate(environment: InterestEvolution, player: Player, users: int, seed: int) -> float:
-    """Clicks a step over whole sessions of the candidate's own."""
-    return float((log_of(environment, player, users, seed)["response"] == "click").sum()) / users / environment.horizon
+def share(part: int, whole: int) -> Interval:
+    if not whole:
+        return Interval(float("nan"), float("nan"), float("nan"))
+    low, high = wilson(np.array([float(part)]), np.array([float(whole)]))
+    return Interval(100.0 * part / whole, float(low[0]), float(high[0]))
+
+
+def dataset_of(environment: InterestEvolution, policy: Policy, users: int, seed: int) -> Dataset:
+    return Dataset.from_frame(rollout(environment, policy, users, seed), environment.responses, WHOLE)
+
+
+def indifferent_users(slate_size: int) -> InterestEvolution:
+    """Every item pulls alike, whatever the user likes: no policy is better than another, in any state."""
+    config = InterestEvolutionConfig(slate_size=slate_size, smallest_weight=1.0, skip_weight=0.3 * slate_size)
+    return InterestEvolution(config)
+
+
+def users_of(name: str) -> InterestEvolution:
+    """Who plays in the case of this name."""
+    if name.startswith("null"):
+        return indifferent_users(1 if name == "null single" else 7)
+    return InterestEvolution(preset("single" if name == "single" else "paper"))
+
+
+def with_epsilon(policy: Policy, epsilon: float) -> Policy:
+    return policy.with_rule(exploration={"kind": "epsilon", "epsilon": epsilon})
+
+
+def served(policy: Policy, environment: InterestEvolution) -> Policy:
+    """As it would be served to these users: what they cannot get again is not shown, nor what they just skipped."""
+    return policy.with_rule(unavailable=environment.unavailable, after_skip="exclude")
+
+
+def cases(names: Sequence[str], settings: Settings, tick: Tick = no_tick) -> Iterator[Case]:
+    """The cases of these names, each made when it is its turn."""
+    for name in names:
+        if name not in CASES:
+            raise InputError(f"Unknown case {name!r} of the study; known are {', '.join(CASES)}.")
+        tick(f"{name}: learning policies", 0.0)
+        environment = users_of(name)
+        random = random_policy(environment)
+        first = dataset_of(environment, random, settings.learn, stream_seed(settings.seed, "judging first log"))
+        method = "popular" if name.startswith("null") else settings.ranking  # to whom all is alike, any will do
+        ranking = served(fit(method, first, seed=settings.seed).whole(first), environment)
+        half = with_epsilon(ranking, 0.3)
+        if name in ("null", "exploration"):
+            yield Case(name, environment, with_epsilon(ranking, 0.6), {"ε 0.6 → 0.3": half}, name == "null")
+        elif name in ("null single", "single"):
+            less = with_epsilon(ranking, 0.15)
+            yield Case(name, environment, half, {"one item, ε 0.3 → 0.15": less}, name == "null single")
+        elif name == "popular":
+            popular = fit("popular", first, seed=settings.seed).whole(first)
+            yield Case(name, environment, random, {"random → popular": popular}, with_model=True)
+        elif name == "bcd4rec":
+            learned_from = dataset_of(environment, half, settings.learn, stream_seed(settings.seed, "judging half"))
+            agent = fit("bcd4rec", learned_from, seed=settings.seed).whole(learned_from)
+            yield Case(name, environment, half, {"ε 0.3 → BCD4Rec": agent}, with_model=True)
+        elif name == "worse":
+            popular = served(fit("popular", first, seed=settings.seed).whole(first), environment)
+            worse = {"ε 0.3 → random": random, "ε 0.3 → popular": popular}
+            yield Case(name, environment, half, worse, with_model=True)
+        else:
+            yield from _better(environment, random, ranking, first, settings)
+
+
+def _better(
+    environment: InterestEvolution, random: Policy, ranking: Policy, first: Dataset, settings: Settings
+) -> Iterator[Case]:
+    """Pairs of which the candidate is better, for vetoes that must not be."""
+    other = served(fit("category_popular", first, seed=settings.seed).whole(first), environment)
+    steps = {f"ε {epsilon:g}": with_epsilon(ranking, epsilon) for epsilon in (0.9, 0.6, 0.3, 0.1, 0.0)}
+    others = {f"CategoryPop, ε {epsilon:g}": with_epsilon(other, epsilon) for epsilon in (0.6, 0.3, 0.0)}
+    yield Case("better", environment, random, {f"random → {k}": v for k, v in (steps | others).items()}, False, True)
+    later = {name: steps[name] for name in ("ε 0.3", "ε 0.1", "ε 0")} | others
+    yield Case("better", environment, steps["ε 0.6"], {f"ε 0.6 → {k}": v for k, v in later.items()}, False, True)
+
+
+def run(case: Case, settings: Settings, tick: Tick = no_tick) -> Iterator[list[Tally]]:
+    """Judge every candidate by every log: what has been found so far, after each log."""
+    target = case.environment.responses.target
+    tallies = [_tally(case, name, policy, settings) for name, policy in case.candidates.items()]
+    for number in range(settings.logs):
+        tick(f"{case.name}: judging logs", number / settings.logs)
+        seed = stream_seed(settings.seed, "judged log", number)
+        dataset = dataset_of(case.environment, case.logger, settings.sessions, seed)
+        model: Expected | None = cross_fit(dataset, settings.seed).outcomes if case.with_model else None
+        for tally in tallies:
+            found = collect(case.candidates[tally.candidate], dataset, case.logger, None, model, number)
+            verdict, accepting = (conclude(found, dataset, accept, knows_logger=True) for accept in (False, True))
+            tally.add(verdict, accepting, target)
+        yield tallies
+
+
+def _tally(case: Case, name: str, policy: Policy, settings: Settings) -> Tally:
+    if case.indifferent:
+        return Tally(case.name, name, dict.fromkeys(TARGETS, Truth(0.0, 0.0)))
+    users, seed = settings.truth, stream_seed(settings.seed, "judging truth")
+    rates = [session_rates(case.environment, one, users, seed) for one in (case.logger, policy)]
+    chances = one_step_truth(case.environment, case.logger, policy, users, seed)
+    return Tally(case.name, name, {"session": _truth(rates[1] - rates[0]), "one step": _truth(chances[1] - chances[0])})
+
+
+def _truth(differences: Doubles) -> Truth:
+    """From the same users with either policy."""
+    return Truth(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences))))
+
+
+def session_rates(environment: InterestEvolution, policy: Policy, users: int, seed: int) -> Doubles:
+    """(users,) clicks a step over whole sessions of the policy's own."""
+    log = rollout(environment, policy, users, seed)
+    clicks = log.filter(log["response"] == environment.responses.target)["session_id"].to_numpy()
+    return np.bincount(clicks, minlength=users) / environment.horizon
+
+
+def one_step_truth(
+    environment: InterestEvolution, logger: Policy, candidate: Policy, users: int, seed: int
+) -> tuple[Doubles, Doubles]:
+    """(users,) each: clicks a step of the logger and, at its states, of the candidate; as likely as the users say."""
+    environment.reset(users, seed)
+    rng, k = generator(seed, "judging study"), environment.slate_size
+    by_logger, by_candidate = logger.begin(users), candidate.begin(users)
+    total = np.zeros((2, users))
+    for _ in range(environment.horizon):
+        items = logger.slates(by_logger, k, rng).items
+        beside = candidate.slates(by_candidate, k, rng).items
+        total += [click_chances(environment, slates) for slates in (items, beside)]
+        liked = liked_of(environment.responses, environment.step(items).responses)
+        by_logger = logger.after(by_logger, items, liked)
+        by_candidate = candidate.after(by_candidate, items, liked)
+    one, other = total / environment.horizon
+    return one, other
 
 
 def click_chances(environment: InterestEvolution, slates: IntArray) -> Doubles:
@@ -101,156 +269,3 @@ def click_chances(environment: InterestEvolution, slates: IntArray) -> Doubles:
     skip = environment._skip_weight(interests)
     found: Doubles = pull / (pull + skip)
     return found
-
-
-@dataclass
-class _Parts:
-    """What is collected of one candidate, step by step."""
-
-    propensities: list[Doubles] = field(default_factory=list)
-    expected: list[Doubles] = field(default_factory=list)
-    by_items: list[Doubles] = field(default_factory=list)
-    by_categories: list[Doubles] = field(default_factory=list)
-    truth: list[float] = field(default_factory=list)
-
-
-def play(
-    environment: InterestEvolution,
-    logger: Player,
-    candidates: Mapping[str, Player],
-    model: SlateModel,
-    users: int,
-    seed: int,
-) -> Pool:
-    """The logger plays, and the candidates say what they would have shown."""
-    environment.reset(users, seed)
-    rng, k = generator(seed, "judging study"), environment.slate_size
-    states = States.empty(users, HISTORY, 0)
-    gone, skipped = np.full((users, 0), PAD, np.int32), np.full((users, k), PAD, np.int32)
-    parts = {name: _Parts() for name in candidates}
-    logged, clicks, expected, truth = [], [], [], []
-    for _ in range(environment.horizon):
-        kept_out = np.append(gone, skipped, axis=1)
-        scores = _scores([logger, *candidates.values()], states, kept_out)
-        items = logger.slates(scores[id(logger.policy)], k, rng)
-        logged.append(logger.propensities(scores[id(logger.policy)], items))
-        beside = _Beside(environment, logger, scores[id(logger.policy)], items, model, states)
-        expected.append(beside.outcomes(items))
-        truth.append(float(click_chances(environment, items).mean()))
-        for name, candidate in candidates.items():
-            beside.add(parts[name], candidate, scores[id(candidate.policy)], rng)
-        liked = environment.step(items).responses == 1
-        clicks.append(liked.any(axis=1))
-        states = _after(states, items, liked)
-        gone = np.append(gone, np.where(liked, items, PAD), axis=1)
-        skipped = np.where(liked.any(axis=1, keepdims=True), PAD, items)
-    return _pool(users, logged, clicks, expected, parts, float(np.mean(truth)))
-
-
-def _scores(players: Sequence[Player], states: States, kept_out: IntArray) -> dict[int, FloatArray]:
-    """Of each policy once, however many players it is of."""
-    found = {}
-    for policy in {id(player.policy): player.policy for player in players}.values():
-        found[id(policy)] = policy.scores(states)
-        exclude(found[id(policy)], kept_out)
-    return found
-
-
-def _ranked(player: Player, scores: FloatArray, k: int) -> Ranked:
-    return Ranked(top(scores, k), (scores > -np.inf).sum(axis=1), player.epsilon)
-
-
-class _Beside:
-    """One step of the log, which all candidates look at."""
-
-    def __init__(
-        self,
-        environment: InterestEvolution,
-        logger: Player,
-        scores: FloatArray,
-        items: IntArray,
-        model: SlateModel,
-        states: States,
-    ):
-        self.environment, self.items, self.model = environment, items, model
-        self.logger = _ranked(logger, scores, items.shape[1])
-        self.logits = model.logits(states)
-        groups = environment.config.categories
-        open_items = scores > -np.inf
-        self.available = np.stack([open_items[:, environment.categories == c].sum(axis=1) for c in range(groups)], 1)
-        self.available = self.available.astype(np.float64)
-        gamma = category_products(self.logger, environment.categories, self.available)
-        self.directions = directions(category_counts(items, environment.categories, groups), gamma)
-
-    def outcomes(self, items: IntArray) -> Doubles:
-        return self.model.outcomes_by(np.take_along_axis(self.logits, items[None], axis=2), items)
-
-    def add(self, parts: _Parts, candidate: Player, scores: FloatArray, rng: np.random.Generator) -> None:
-        k = self.items.shape[1]
-        parts.propensities.append(candidate.propensities(scores, self.items))
-        drawn = [candidate.slates(scores, k, rng) for _ in range(DRAWN if candidate.epsilon else 1)]
-        parts.truth.append(float(np.mean([click_chances(self.environment, slates).mean() for slates in drawn])))
-        parts.expected.append(np.mean([self.outcomes(slates) for slates in drawn], axis=0))
-        ranked = _ranked(candidate, scores, k)
-        means = category_means(ranked, self.environment.categories, self.available)
-        parts.by_categories.append(weights(means, self.directions))
-        parts.by_items.append(weights_over_items(self.items, self.logger, ranked))
-
-
-def _after(states: States, items: IntArray, liked: NDArray[np.bool_]) -> States:
-    positives = states.positives
-    for place in range(items.shape[1]):
-        rows = np.flatnonzero(liked[:, place]).astype(np.int32)
-        positives = append(positives, rows, items[rows, place])
-    return States(positives, states.skips)
-
-
-def _pool(
-    users: int,
-    logged: list[Doubles],
-    clicks: list[NDArray[np.bool_]],
-    expected: list[Doubles],
-    parts: Mapping[str, _Parts],
-    truth: float,
-) -> Pool:
-    def flat(steps: Sequence[NDArray[np.generic]]) -> Doubles:
-        """Step by step to session by session."""
-        array = np.stack(steps, axis=1).astype(np.float64)  # (B, T, …)
-        return array.reshape(-1, *array.shape[2:])
-
-    session = np.repeat(np.arange(users), len(clicks))
-    click = flat(clicks)
-    outcomes = np.stack([click, 4.0 * click], axis=1)
-    chances, known = flat(logged), flat(expected)
-    sessions = {
-        name: Decisions(
-            session,
-            chances,
-            flat(one.propensities),
-            outcomes,
-            known,
-            flat(one.expected),
-            flat(one.by_items),
-            flat(one.by_categories),
-        )
-        for name, one in parts.items()
-    }
-    return Pool(sessions, {name: float(np.mean(one.truth)) for name, one in parts.items()}, truth)
-
-
-def verdicts(decisions: Decisions, longest: int, logs: int, sessions: int, seed: int) -> list[Verdict]:
-    """Of so many logs of so many sessions, drawn from the pool with replacement."""
-    empty = SessionSums(OUTCOMES, longest)
-    rows = np.concatenate(list(rows_of(decisions, empty.layout)))
-    found = []
-    for number in range(logs):
-        sums = SessionSums(OUTCOMES, longest)
-        sums.add_rows(rows[generator(seed, "judged log", number).integers(len(rows), size=sessions)])
-        found.append(verdict_of(sums, "click"))
-    return found
-
-
-def model_of(environment: InterestEvolution, logger: Player, users: int, seed: int) -> SlateModel:
-    """Learned from other sessions of the logger."""
-    log = log_of(environment, logger, users, seed)
-    return fit_slate_model(Dataset.from_frame(log, environment.responses), seed)

@@ -30,6 +30,7 @@ from bcd4rec.artifacts import (
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError, printable
+from bcd4rec.policies.mixture import MIXTURE, Mixture, mix
 from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.scorer import SCORERS, Arrays, SavedScorer, Scorer
 from bcd4rec.policies.slates import SlateRule
@@ -37,6 +38,7 @@ from bcd4rec.policies.slates import SlateRule
 FORMAT = 3
 ARRAYS, ITEMS, VECTORS = "arrays.safetensors", "vocabulary.parquet", "vectors.safetensors"
 EXPORT_ANEW = "write it anew with `bcd4rec export`."
+PARTS = ("new", "old")  # the folders of a mixture's policies
 
 
 def save(policy: Policy, folder: Path, force: bool = False) -> None:
@@ -47,6 +49,9 @@ def save(policy: Policy, folder: Path, force: bool = False) -> None:
 
 def write(policy: Policy, folder: Path) -> None:
     """Into an existing folder."""
+    if isinstance(policy, Mixture):
+        _write_mixture(policy, folder)
+        return
     scorer: SavedScorer = policy.scorer  # type: ignore[assignment]  # what cannot be saved has no kind
     kind = getattr(scorer, "kind", None)
     if kind is None or SCORERS[kind] is not type(scorer):
@@ -66,6 +71,24 @@ def write(policy: Policy, folder: Path) -> None:
         "rule": policy.rule.model_dump(),
         "responses": policy.responses.model_dump(mode="json"),
         "checksums": {name: checksum(folder / name) for name in names},
+        "versions": library_versions(),
+        "about": policy.about,
+    }
+    write_json(folder / MANIFEST, manifest)
+
+
+def _write_mixture(policy: Mixture, folder: Path) -> None:
+    """Both policies as bundles of their own, in folders within this one."""
+    for name, part in zip(PARTS, policy.parts, strict=True):
+        (folder / name).mkdir()
+        write(part, folder / name)
+    manifest = {
+        "kind": "policy",
+        "format": FORMAT,
+        "scorer": MIXTURE,
+        "settings": {},
+        "share": policy.share,
+        "parts": {name: checksum(folder / name / MANIFEST) for name in PARTS},
         "versions": library_versions(),
         "about": policy.about,
     }
@@ -112,16 +135,26 @@ def opened(folder: Path, exported: bool = True) -> Bundle:
     """Without `exported`, as if nothing had ever been added to it."""
     data, manifest = _manifest(folder)
     with worded(folder):
+        version = hashlib.sha256(data).hexdigest()[:12]
+        if manifest["scorer"] == MIXTURE:
+            _refuse_changed_parts(folder, manifest["parts"])
+            return Bundle(folder, manifest, {}, version, version)
         checksums = dict(manifest["checksums"])
         for name in {ARRAYS, ITEMS} - checksums.keys():
             raise ValueError(f"its {MANIFEST} has no checksum of {name}")
         if VECTORS not in checksums and (folder / VECTORS).exists():
             raise ValueError(f"{VECTORS} was not saved with it")
-        version = hashlib.sha256(data).hexdigest()[:12]
         found = Bundle(folder, manifest, checksums, version, version)
         for name in checksums.keys() - {ARRAYS, ITEMS, VECTORS}:
             found.check(name)
     return _with_exported(found, data) if exported and (folder / EXPORT).exists() else found
+
+
+def _refuse_changed_parts(folder: Path, parts: dict[str, str]) -> None:
+    """The policies of a mixture must be those that it was saved with."""
+    for name in PARTS:
+        if checksum(folder / name / MANIFEST) != parts[name]:
+            raise ValueError(f"{name} is not the policy that was saved")
 
 
 def _with_exported(found: Bundle, manifest: bytes) -> Bundle:
@@ -154,6 +187,10 @@ def restored(saved: Bundle) -> Scorer:
 def policy_of(saved: Bundle, load_scorer: LoadScorer = restored) -> Policy:
     """`load_scorer` may bring another form of the same scorer, as servers do."""
     manifest = saved.manifest
+    if manifest["scorer"] == MIXTURE:
+        new, old = (policy_of(opened(saved.folder / name), load_scorer) for name in PARTS)
+        with worded(saved.folder):
+            return replace(mix(new, old, float(manifest["share"])), about=manifest["about"])
     with worded(saved.folder):
         table = pl.read_parquet(io.BytesIO(saved.read(ITEMS)))
         counts = table["positives"].cast(pl.Int32).to_numpy() if "positives" in table.columns else None

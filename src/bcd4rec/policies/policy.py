@@ -178,7 +178,7 @@ class Policy:
             items, propensities = self.scorer.draw(sessions.states, left_out, k, rng)
             return Slates(items, propensities, np.full(items.shape, np.nan, np.float32))
         candidates = _some(candidates)
-        scores = self._available(sessions, candidates, unavailable, only, scores)
+        scores = self.available_scores(sessions, candidates, unavailable, only, scores)
         made = make_slates(scores, k, exploration, rng, self._penalty(scores, candidates, loss))
         return made if candidates is None else made._replace(items=_of_pool(candidates, made.items))
 
@@ -188,21 +188,25 @@ class Policy:
         items: IntArray,
         candidates: IntArray | None = None,
         unavailable: IntArray | None = None,
+        scores: FloatArray | None = None,
     ) -> FloatArray:
-        """(B, K) with which probability this policy puts each of `items` (B, K) in its place, given those above."""
+        """(B, K) with which probability this policy puts each of `items` (B, K) in its place, given those above.
+
+        `scores` (B, A or C) spare the work where they are known already.
+        """
         candidates = _some(candidates)
-        scores = self._available(sessions, candidates, unavailable)
+        scores = self.available_scores(sessions, candidates, unavailable, scores=scores)
         if candidates is None:
             return slate_propensities(scores, items, self.rule.exploration, self._penalty(scores, None))
         columns, found = _columns(candidates, items)
         chances = slate_propensities(scores, columns, self.rule.exploration, self._penalty(scores, candidates))
         return np.where(found, chances, np.float32(0))
 
-    def _available(
+    def available_scores(
         self,
         sessions: Sessions,
-        candidates: IntArray | None,
-        unavailable: IntArray | None,
+        candidates: IntArray | None = None,
+        unavailable: IntArray | None = None,
         only: NDArray[np.intp] | None = None,
         scores: FloatArray | None = None,
     ) -> FloatArray:

@@ -6,6 +6,7 @@ import numpy as np
 
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
+from bcd4rec.policies.mixture import Mixture, map_mixture
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.scorer import Scorer
 
@@ -45,6 +46,8 @@ def map_policy(policy: Policy, spoken: Vocabulary) -> Policy:
     """`policy` for items numbered as in `spoken`; itself where the numbers are the same."""
     if policy.vocabulary.ids.equals(spoken.ids):
         return policy
+    if isinstance(policy, Mixture):
+        return map_mixture(policy, *(map_policy(one, spoken) for one in policy.parts))
     places = policy.vocabulary.positions_of(spoken)
     known = places >= 0
     vectors = policy.vectors

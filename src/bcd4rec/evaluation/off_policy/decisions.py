@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.responses import Responses
 from bcd4rec.errors import InputError
+from bcd4rec.policies.mixture import mixed_propensities
 
 Doubles = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -77,18 +78,6 @@ def slate_weights(logged: Doubles, candidate: Doubles) -> Doubles:
     """
     ratios: Doubles = np.divide(candidate, logged, out=np.zeros_like(candidate), where=logged > 0)
     found: Doubles = ratios.prod(axis=1)
-    return found
-
-
-def mixed_propensities(logged: Doubles, candidate: Doubles, alpha: float) -> Doubles:
-    """(n, K) conditional propensities where a slate is the candidate's with probability α, else the logger's.
-
-    What is above tells whose slate it is, so a place's probability is a ratio of mixed probabilities of prefixes. A
-    slate that neither would have begun has nothing to be conditional on, and gets 0.
-    """
-    prefix = (1 - alpha) * np.cumprod(logged, axis=1) + alpha * np.cumprod(candidate, axis=1)
-    before = np.concatenate([np.ones((len(prefix), 1)), prefix[:, :-1]], axis=1)
-    found: Doubles = np.divide(prefix, before, out=np.zeros_like(prefix), where=before > 0)
     return found
 
 

@@ -25,7 +25,7 @@ POINTS = (1, 3, 10)  # differences in hundredths of the outcome per step, that c
 ONE_SIDED, POWER = 1.6448536269514722, 0.8416212335729143  # normal quantiles of 95 % and of 80 %
 VETOES: tuple[Method, ...] = ("DR + categories", "DR + items")
 WEIGHTLESS: tuple[Method, ...] = ("direct",)  # told for orientation only
-STEPS = tuple(round(0.05 * step, 2) for step in range(1, 21))  # shares of the new policy that are tried
+STEPS = (0.01, 0.02, 0.03, *(round(0.05 * step, 2) for step in range(1, 21)))  # shares of the new policy that are tried
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,32 @@ class CanarySize:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """How much of what the candidate recommends the log knows, as shares."""
+
+    exploration_only: float  # the log knows it from exploration only
+    outside: float  # the logger would never show it there
+
+
+@dataclass(frozen=True)
+class SmallerStep:
+    """The largest share of steps that may be the candidate's so that the log can judge, and what it says of that."""
+
+    share: float
+    word: Word
+    reason: str
+
+
+@dataclass(frozen=True)
 class Verdict:
     word: Word
     reason: str  # one sentence
     rows: tuple[Row, ...]
     canary: tuple[CanarySize, ...]
     sessions: int
+    coverage: Coverage | None = None
+    smaller_step: SmallerStep | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -75,6 +95,9 @@ class Verdict:
                 for row in self.rows
             ],
             "canary": [asdict(size) for size in self.canary],
+            "coverage": None if self.coverage is None else asdict(self.coverage),
+            "smaller_step": None if self.smaller_step is None else asdict(self.smaller_step),
+            "notes": list(self.notes),
         }
 
 
@@ -83,7 +106,7 @@ def verdict_of(
 ) -> Verdict:
     """What the log says. `target` is the outcome that canaries are sized for, `by` the one that decides.
 
-    `refused` says why the propensities cannot be believed, if so: then nothing is decided by them.
+    `refused` says why nothing can be decided, if so.
     """
     rows = table(sums)
     canary = canary_sizes(sums, sums.names.index(target))
@@ -109,7 +132,7 @@ def table(sums: SessionSums) -> list[Row]:
 
 def _decide(rows: Sequence[Row], accept_one_step: bool, refused: str | None) -> tuple[Word, str]:
     if refused is not None:
-        return "cannot tell", f"The propensities cannot be believed: {refused}"
+        return "cannot tell", refused
     by_method = {row.estimate.method: row for row in rows}
     veto = next((by_method[method] for method in VETOES if method in by_method), None)
     session = by_method["per decision"]

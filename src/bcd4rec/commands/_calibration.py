@@ -1,0 +1,49 @@
+"""`bcd4rec judge --calibrate`: how often verdicts are right where the truth is known."""
+
+from typing import TYPE_CHECKING
+
+from bcd4rec.console import emit_json, progress, show
+from bcd4rec.errors import InputError
+from bcd4rec.experiments import judging_study as study
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def calibrate_judging(env: str, names: str | None, logs: int, sessions: int, truth: int, seed: int, json: bool) -> None:
+    if env != "recsim":
+        raise InputError(f"--calibrate needs users who tell the truth: found --env {env}, expected recsim.")
+    chosen = [name.strip() for name in names.split(",")] if names else list(study.CASES)
+    settings = study.Settings(logs=logs, sessions=sessions, truth=truth, seed=seed)
+    tallies: list[study.Tally] = []
+    with progress() as tick:
+        for case in study.cases(chosen, settings, tick):
+            *_, last = study.run(case, settings, tick)
+            tallies += last
+    if json:
+        told = {"env": env, "logs": logs, "sessions": sessions, "truth": truth, "seed": seed}
+        emit_json(told | {"cases": [one.to_json() for one in tallies]})
+    else:
+        show(table(tallies, f"{logs:,} independent logs of {sessions:,} sessions; shares in % with 95 % intervals"))
+
+
+def table(tallies: list[study.Tally], title: str) -> "Table":
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left")
+    columns = ("true, session", "true, one step", "ship", "ship, one step accepted", "reject")
+    covered = ("covered, session (of)", "covered, one step (of)")
+    for name in ("candidate", *columns, *covered):
+        shown.add_column(name, justify="left" if name == "candidate" else "right")
+    for one in tallies:
+        true = [f"{100 * one.truth[target].value:+.1f}" for target in ("session", "one step")]
+        words = [one.words["ship"], one.accepting["ship"], one.words["reject"]]
+        shares = [study.share(count, one.logs).text() for count in words]
+        inside = [
+            f"{study.share(one.covered[target], one.answered[target]).text()} ({one.answered[target]})"
+            if one.answered[target]
+            else "no answer"
+            for target in ("session", "one step")
+        ]
+        shown.add_row(f"{one.case}: {one.candidate}", *true, *shares, *inside)
+    return shown
