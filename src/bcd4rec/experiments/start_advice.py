@@ -56,6 +56,11 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
     measure = evaluation["measures"][0]
     own, other = (_value(evaluation, name, measure) for name in (method, REFERENCE))
     numbers = f"{measure.upper()} {own:.3f} against {other:.3f}"
+    if evaluation["unit"] == "next item":
+        return (
+            "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
+            f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
+        )
     words = {
         "better": f"There is a better policy in this log: on {cases} {method} ranks what people liked above what "
         f"they skipped more often than smoothed rates of the items do ({numbers}).",
@@ -83,6 +88,13 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
     if verdict.get("verdict") == "ship":
         return ["Serve it to a small share of the sessions first, beside what you have."], [
             f"bcd4rec serve OLD --ab {policy} --share 0.05",
+        ]
+    if evaluation["unit"] == "next item":
+        words = ["Log what was shown and not chosen, too, with the probability of each item; then there is more to learn."]
+        return [*words, "Until then, serve the policy with exploration to a small share: that writes such a log."], [
+            explore,
+            export,
+            "bcd4rec start explored.parquet",
         ]
     pair = comparison(evaluation)
     if pair is not None and pair["verdict"] != "better":

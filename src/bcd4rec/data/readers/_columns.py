@@ -12,7 +12,7 @@ from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import COLUMNS, ROW, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
 from bcd4rec.errors import InputError
 
 SHORT = {
