@@ -88,8 +88,11 @@ def test_an_anonymous_user_column_is_left_out() -> None:
 
 def test_unnamed_columns_are_known_by_their_contents() -> None:
     names = {"session": "a", "item": "b", "response": "c"}
-    frame = rows_of(names).with_columns(pl.datetime_range(pl.datetime(2024, 1, 1), interval="1m", eager=False,
-                                        end=pl.datetime(2024, 1, 1) + pl.duration(minutes=143)).alias("d"))
+    frame = rows_of(names).with_columns(
+        pl.datetime_range(
+            pl.datetime(2024, 1, 1), interval="1m", eager=False, end=pl.datetime(2024, 1, 1) + pl.duration(minutes=143)
+        ).alias("d")
+    )
     assert proposed(frame).map == names | {"time": "d"}
 
 
@@ -192,7 +195,9 @@ def test_what_is_no_log_is_refused(frame: pl.DataFrame, words: str) -> None:
         proposed(frame)
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=8), st.sampled_from(["skip", "click", "organic:click"]), max_size=4))
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=8), st.sampled_from(["skip", "click", "organic:click"]), max_size=4)
+)
 def test_toml_survives_any_value(rules: dict[str, str]) -> None:
     options = {"delimiter": ";", "map": {"session": "a b"}, "responses": rules}
     if all(character not in json.dumps(rules, ensure_ascii=False) for character in "\x7f"):

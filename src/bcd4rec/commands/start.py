@@ -56,8 +56,8 @@ def start(
     folder = out or Path(f"start-{log.name.split('.')[0]}")
     proposal = _proposal(log, mapping, folder)
     if not (yes or mapping is not None or sys.stdin.isatty()):
-        _show(proposal)
-        raise _error("There is no terminal to ask whether this is right; run it again with --yes, or --mapping FILE.")
+        told = ", ".join(f"{role}={column}" for role, column in proposal.map.items()) or proposal.options["format"]
+        raise _error(f"There is no terminal to ask whether {told} is right; pass --yes if it is, or --mapping FILE.")
     _keep(folder, mapping, proposal, log)
     run = Start(log, folder, seed, lambda stage, done: say(f"{WORDS[stage]}{' (done before)' if done else ' …'}"))
     _show(proposal)

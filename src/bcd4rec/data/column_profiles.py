@@ -74,9 +74,7 @@ def _text(name: str, series: pl.Series) -> Column:
     for dtype in (pl.Int64(), pl.Float64()):
         numbers = given.cast(dtype, strict=False)
         if numbers.null_count() == given.null_count():
-            return (
-                _number(name, numbers) if dtype == pl.Int64 else Column(name, "number", numbers, "", _unit(numbers))
-            )
+            return _number(name, numbers) if dtype == pl.Int64 else Column(name, "number", numbers, "", _unit(numbers))
     if set(found.str.to_lowercase().unique()) <= {"true", "false"}:
         return Column(name, "flag", given)
     if found.str.contains(ISO).mean() > MOST:  # type: ignore[operator]

@@ -180,7 +180,7 @@ class _Proposing:
             if item is None:
                 raise InputError(
                     f"{self.sample.path}: no column looks like items that were shown more than once; the columns are "
-                    f"{self._names()}. Name it: bcd4rec prepare {self.sample.path} --map session=…,item=…,response=…"
+                    f"{self._names()}; name it in a TOML file and pass that with --mapping."
                 )
             self._choose("item", item, "ids that return in other places of the file")
             return
@@ -208,7 +208,7 @@ class _Proposing:
         else:
             raise InputError(
                 f"{self.sample.path}: no column looks like a session, a visit or a user; the columns are "
-                f"{self._names()}. Name it: bcd4rec prepare {self.sample.path} --map session=…,item=…,response=…"
+                f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
     def _contiguous(self) -> Column | None:
@@ -297,11 +297,13 @@ class _Proposing:
             self.reasons[f"responses.{value}"] = "not a word that is known: its rows are left out"
         rows = dict(counts)
         lost = sum(rows[value] for value in unknown)
-        if lost > UNKNOWN_SHARE * len(values) or not {"click", "buy"} & {rule.split(":")[-1] for rule in rules.values()}:
+        if lost > UNKNOWN_SHARE * len(values) or not {"click", "buy"} & {
+            rule.split(":")[-1] for rule in rules.values()
+        }:
             column = self.chosen.get("response", self.chosen.get("items"))
             raise InputError(
                 f"{self.sample.path}, column {column.name if column else ''}: it is not clear which values are a skip, "
-                f"a click or a purchase among {_listed(counts)}; say so: --responses {counts[0][0]}=skip,…"
+                f"a click or a purchase among {_listed(counts)}; say so in a TOML file and pass that with --mapping."
             )
         if unknown:
             told = ", ".join(f"{value} ({rows[value]:,} rows)" for value in unknown)
@@ -336,7 +338,7 @@ class _Proposing:
         else:
             raise InputError(
                 f"{self.sample.path}: no column tells what came first, as a time or a step does; the columns are "
-                f"{self._names()}. Name it: bcd4rec prepare {self.sample.path} --map session=…,item=…,time=…"
+                f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
     def _unit(self, time: Column) -> None:
@@ -371,7 +373,9 @@ class _Proposing:
     def _ignore(self) -> None:
         """A canonical name that the contents do not bear out is not to be taken by its name."""
         used = {column.name for column in self.chosen.values()}
-        canonical = {CANONICAL.get(role, role) for role in ROLES if role not in ("items", "clicked", "bought", "history")}
+        canonical = {
+            CANONICAL.get(role, role) for role in ROLES if role not in ("items", "clicked", "bought", "history")
+        }
         others = [name for name in self.sample.frame.columns if name in canonical and name not in used]
         if others:
             self.options["ignore"] = others
@@ -403,7 +407,18 @@ class _Proposing:
         return float((several["own"] == 1).mean()) if several.height else 1.0  # type: ignore[arg-type]
 
     def _whole(self) -> Proposal:
-        order = ("session", "user", "time", "step", "slate", "request_category", "position", "item", "items", "category")
+        order = (
+            "session",
+            "user",
+            "time",
+            "step",
+            "slate",
+            "request_category",
+            "position",
+            "item",
+            "items",
+            "category",
+        )
         order += ("propensity", "response", "clicked", "bought", "history")
         names = {role: self.chosen[role].name for role in order if role in self.chosen}
         responses = self.options.pop("responses", None)

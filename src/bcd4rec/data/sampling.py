@@ -35,5 +35,3 @@ def _names_for(file: Path, separator: str) -> tuple[str, ...]:
     fields = next(csv.reader([first_line(file).decode("utf-8-sig", "replace")], delimiter=separator), [])
     rows = any(re.match(DATA_LIKE, field.strip()) for field in fields)
     return tuple(f"column{number}" for number in range(1, len(fields) + 1)) if rows else ()
-
-

@@ -30,17 +30,18 @@ def _session(session: Any, rows: pl.DataFrame) -> str:
     organic, shown = rows.filter("organic"), rows.filter(~pl.col("organic"))
     key = next((name for name in ("request_id", "step") if name in rows.columns), None)
     slates = shown.partition_by(key, maintain_order=True) if key else [shown[row] for row in range(shown.height)]
-    told = [_slate(slate) for slate in slates[:MOST_SLATES]]
+    told = [_slate(slate, first=not place) for place, slate in enumerate(slates[:MOST_SLATES])]
     before = f", after {_number(organic.height)} thing{_s(organic.height)} found without us" if organic.height else ""
     more = len(slates) - len(told)
     rest = f"; {_number(more)} more slate{_s(more)} followed" if more else ""
     return f"In session {session}{before}, {'; then '.join(told)}{rest}."
 
 
-def _slate(slate: pl.DataFrame) -> str:
+def _slate(slate: pl.DataFrame, first: bool) -> str:
     count = slate.height
     times = slate["timestamp"].drop_nulls() if "timestamp" in slate.columns else None
-    when = f"{times[0]:on %Y-%m-%d at %H:%M} " if times is not None and len(times) else ""
+    pattern = "on %Y-%m-%d at %H:%M " if first else "at %H:%M "
+    when = times[0].strftime(pattern) if times is not None and len(times) else ""
     answers = slate["response"].to_list()
     liked = [(place, answer) for place, answer in enumerate(answers) if answer != "skip"]
     items = slate["item_id"].to_list()

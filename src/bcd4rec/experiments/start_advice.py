@@ -81,7 +81,9 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
     export = "bcd4rec logs export --database impressions.sqlite --out explored.parquet"
     logged = bool(check["propensities"])
     if too_thin(check, evaluation) is not None:
-        words = ["Come back with more of the same log: a longer period is the surest help. Nothing here is fit to ship."]
+        words = [
+            "Come back with more of the same log: a longer period is the surest help. Nothing here is fit to ship."
+        ]
         if not logged:
             words.append("Log from now on with which probability each item was shown; a column is enough.")
         return words, [f"bcd4rec start {check['log']}"]
@@ -90,7 +92,9 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
             f"bcd4rec serve OLD --ab {policy} --share 0.05",
         ]
     if evaluation["unit"] == "next item":
-        words = ["Log what was shown and not chosen, too, with the probability of each item; then there is more to learn."]
+        words = [
+            "Log what was shown and not chosen, too, with the probability of each item; then there is more to learn."
+        ]
         return [*words, "Until then, serve the policy with exploration to a small share: that writes such a log."], [
             explore,
             export,
@@ -101,8 +105,13 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         words = ["Do not ship this policy. Smoothed rates are as good, and simpler; train and serve those if anything."]
         return [*words, "More sessions, or a log with exploration, may change this."], [explore, export]
     if logged:
-        words = ["Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."]
-        return words, [f"bcd4rec serve OLD --ab {policy} --share 0.05", f"bcd4rec judge {policy} --log explored.parquet"]
+        words = [
+            "Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."
+        ]
+        return words, [
+            f"bcd4rec serve OLD --ab {policy} --share 0.05",
+            f"bcd4rec judge {policy} --log explored.parquet",
+        ]
     words = [
         "Ranking held-out slates well is a good sign and no proof: the log does not say with which probability items "
         "were shown, so nothing in it tells what would have happened with others.",

@@ -73,7 +73,7 @@ def _facts(check: Result) -> list[tuple[str, str]]:
         ("impressions", f"{check['impressions']:,} in {check['requests']:,} slates"),
         ("liked", f"{liked:,} ({100 * liked / max(check['impressions'], 1):.1f} %)"),
         *([("organic events", f"{check['organic']:,}")] if check["organic"] else []),
-        *([("days", f"{days['days']:,} ({days['first']} to {days['last']})")] if days else []),
+        *([("days", f"{days['days']:,} ({days['first'][:10]} to {days['last'][:10]})")] if days else []),
         ("propensities", f"for {check['propensities']:.0f} % of impressions" if check["propensities"] else "none"),
     ]
 
@@ -96,7 +96,9 @@ def _results(story: Story) -> Section:
     figure = Figure(
         plots.dots("headline", values, label, DECIMALS),
         f"Dot plot of {label} with 95 % intervals: {said}.",
-        Table(["Policy", label, "low", "high"], [[friendly(n), *(number(v, 3) for v in one)] for n, one in values.items()]),
+        Table(
+            ["Policy", label, "low", "high"], [[friendly(n), *(number(v, 3) for v in one)] for n, one in values.items()]
+        ),
     )
     prose = [
         f"{found['cases']:,} {unit_of(found)} of {found['sessions']:,} sessions that no policy has learned from. Each "
@@ -153,7 +155,7 @@ def _slates(slates: Sequence[Result]) -> Table:
 
 
 def _shown(items: Sequence[Any], most: int = 8) -> str:
-    told = [f"{item} {LIKED.get(answer, '')}".strip() for item, answer in items]
+    told = [f"{item}\u00a0{LIKED[answer]}" if answer in LIKED else str(item) for item, answer in items]
     if len(told) <= most:
         return ", ".join(told)
     others = [text for text in told[most:] if text.endswith("✓")]
