@@ -58,9 +58,11 @@ class RawLog:
 
     @property
     def name(self) -> str | None:
-        """The format: as given, or csv, jsonl or parquet by the first file where a mapping asks for one of them."""
+        """The format: as given, as the mapping's file says, or by the first file where a mapping asks for one."""
         if self.format is not None or (self.map is None and self.responses is None):
             return self.format
+        if self.map is not None and self.map.endswith(".toml") and (told := _toml(Path(self.map)).get("format")):
+            return str(told)
         from bcd4rec.data.files import kind_of, log_files
 
         return kind_of(log_files(self.path)[0])
@@ -99,6 +101,7 @@ class RawLog:
         values: dict[str, Any] = {}
         if self.map is not None:
             values = _toml(Path(self.map)) if self.map.endswith(".toml") else {"map": parse_pairs(self.map, "--map")}
+        values.pop("format", None)
         if self.responses is not None:
             values["responses"] = parse_pairs(self.responses, "--responses")
         return values

@@ -13,7 +13,11 @@ from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_
 from bcd4rec.experiments.fitting import Watcher
 
 if TYPE_CHECKING:
+    from bcd4rec.data.dataset import Dataset
+    from bcd4rec.experiments.fitting import Fitted
+    from bcd4rec.experiments.judging import Validation
     from bcd4rec.experiments.searching import Search
+    from bcd4rec.policies.policy import Policy
     from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
@@ -60,13 +64,10 @@ def train(
 
     Ctrl-C keeps a policy's checkpoint beside --out; --resume continues it bit for bit.
     """
-    from bcd4rec.artifacts import atomic_directory, refuse_existing, remove
-    from bcd4rec.console import emit_json, pairs_table, progress, say, show
+    from bcd4rec.artifacts import refuse_existing
+    from bcd4rec.console import emit_json, pairs_table, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
-    from bcd4rec.experiments import fitting
-    from bcd4rec.experiments.judging import judge_on_log
-    from bcd4rec.policies import bundle
 
     refuse_existing(out, force, USER if method == USER else "policy", [dataset])
     checkpoint = out.with_name(f"{out.name}.checkpoint")
@@ -83,21 +84,8 @@ def train(
         return
     data = Dataset.load(dataset)
     began = time.monotonic()
-    with TrainingProgress(checkpoint, _tensorboard(tensorboard)) as watcher:
-        fitted = fitting.fit(method, data, given, seed, watcher, checkpoint if resume else None, None, how, device)
-    with progress() as tick:
-        validation = judge_on_log(fitted, data, seed, tick)
-        fitted.about["validation"] = validation.to_json()
-        tick("choosing the slate rule", 0.0)
-        policy = fitted.whole(data)
-    with atomic_directory(out, force) as folder:
-        bundle.write(policy, folder)
-        if fitted.reports:
-            from bcd4rec.evaluation.offline import realised_return
-            from bcd4rec.report.training import write_training_report
-
-            write_training_report(folder / "training.html", method, fitted.reports, realised_return(data))
-    remove(checkpoint)
+    watcher = TrainingProgress(checkpoint, _tensorboard(tensorboard))
+    fitted, validation, policy = learn(method, data, out, watcher, given, seed, resume, how, device, force)
     seconds = time.monotonic() - began
     last = fitted.about.get("training", {})
     if json:
@@ -122,6 +110,44 @@ def train(
     for sentence in (*validation.sentences(), *validation.notes):
         show(sentence)
     say(f"The policy is in {out}. Try it:  bcd4rec recommend {out} --session ID,ID --top 3")
+
+
+def learn(
+    method: str,
+    data: "Dataset",
+    out: Path,
+    watcher: "TrainingProgress",
+    given: dict[str, Any],
+    seed: int = 0,
+    resume: bool = False,
+    search: "Search" = "quick",
+    device: str = "cpu",
+    force: bool = False,
+) -> "tuple[Fitted, Validation, Policy]":
+    """Fit, judge on validation sessions, choose the slate rule, and write the policy to the folder `out`."""
+    from bcd4rec.artifacts import atomic_directory, remove
+    from bcd4rec.console import progress
+    from bcd4rec.experiments import fitting
+    from bcd4rec.experiments.judging import judge_on_log
+    from bcd4rec.policies import bundle
+
+    with watcher:
+        begun = watcher.checkpoint if resume else None
+        fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device)
+    with progress() as tick:
+        validation = judge_on_log(fitted, data, seed, tick)
+        fitted.about["validation"] = validation.to_json()
+        tick("choosing the slate rule", 0.0)
+        policy = fitted.whole(data)
+    with atomic_directory(out, force) as folder:
+        bundle.write(policy, folder)
+        if fitted.reports:
+            from bcd4rec.evaluation.offline import realised_return
+            from bcd4rec.report.training import write_training_report
+
+            write_training_report(folder / "training.html", method, fitted.reports, realised_return(data))
+    remove(watcher.checkpoint)
+    return fitted, validation, policy
 
 
 def as_search(name: str) -> "Search":
@@ -171,7 +197,7 @@ def _tensorboard(folder: Path | None) -> Any:
 class TrainingProgress(Watcher):
     """A bar with the numbers that matter, checkpoints every half minute, and a Ctrl-C that loses nothing."""
 
-    def __init__(self, checkpoint: Path, board: Any = None):
+    def __init__(self, checkpoint: Path, board: Any = None, again: str = "with --resume"):
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         from bcd4rec.console import err
@@ -179,7 +205,7 @@ class TrainingProgress(Watcher):
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
         self._bar = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
         self._task = self._bar.add_task("pre-training", total=None)
-        self._checkpoint, self._board = checkpoint, board
+        self.checkpoint, self._board, self._again = checkpoint, board, again
         self._saved = self._told = time.monotonic()
         self._interrupted = False
         self._handlers: dict[int, Any] = {}  # those in force before interruptions were deferred
@@ -211,14 +237,14 @@ class TrainingProgress(Watcher):
             for name in ("loss", "q_bar", "target_value", "allowed"):
                 self._board.add_scalar(name, getattr(report, name), report.step)
         if self._interrupted or time.monotonic() - self._saved > CHECKPOINT_SECONDS:
-            trainer.save(self._checkpoint)
+            trainer.save(self.checkpoint)
             self._saved = time.monotonic()
         if self._interrupted:
             from bcd4rec.errors import InputError
 
             raise InputError(
                 f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in "
-                f"{self._checkpoint}: run the same command with --resume to continue."
+                f"{self.checkpoint}: run the same command {self._again} to continue."
             )
 
     def _line(self, text: str) -> None:

@@ -12,7 +12,7 @@ from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import COLUMNS, ROW, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
 from bcd4rec.errors import InputError
 
 SHORT = {
@@ -26,6 +26,7 @@ SHARED = {"session_id", "request_id", "user_id"}  # which one column may be at o
 DROP = "drop"
 ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
 HISTORY = "#history"
+OWN_SESSION = "#session"
 MOST_LISTED = 8  # response values without a rule that a message lists
 
 
@@ -57,6 +58,15 @@ class ColumnsReader(Reader):
     """What stands between an item and its response in a list of items such as N1-0 N2-1."""
     category_separator: str = ""
     """What stands between several categories of an item; the first one counts."""
+    row_sessions: bool = False
+    """Each row is a session of its own, as where single decisions are logged and nobody knows whose."""
+    ignore: tuple[str, ...] = ()
+    """Columns that are not what their canonical names say."""
+
+    @field_validator("ignore", mode="before")
+    @classmethod
+    def _several(cls, names: Any) -> Any:
+        return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
     @field_validator("map")
     @classmethod
@@ -122,8 +132,10 @@ class ColumnsReader(Reader):
                 )
         if table.text and not refuse_cut_short(table):
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
-        mapped = set(self.map.values())  # a column that is mapped is not also taken by its own name
-        own_names = {name: name for name in COLUMNS if name in table.columns and name not in mapped} | self.map
+        taken = {*self.map.values(), *self.ignore}  # a column that is mapped is not also taken by its own name
+        own_names = {name: name for name in COLUMNS if name in table.columns and name not in taken} | self.map
+        if self.row_sessions:
+            table, own_names = _row_sessions(table, number, own_names)
         if self._lists:
             table = SlateColumns(own_names, self.list_separator, self.mark).unrolled(table, number, seen, reading)
         given = {name: name for name in table.columns} if self._lists else own_names
@@ -171,6 +183,13 @@ class ColumnsReader(Reader):
             translated.append(pl.when(value.is_in(organic)).then(pl.lit("true")).otherwise(told).alias("organic"))
         columns = tuple(dict.fromkeys((*table.columns, *(["organic"] if organic else []))))
         return replace(table, frame=kept.with_columns(translated), columns=columns)
+
+
+def _row_sessions(table: RawTable, number: int, own_names: dict[str, str]) -> tuple[RawTable, dict[str, str]]:
+    """The table with a column that tells all rows apart, and that column as session and slate."""
+    told = pl.format("{}-{}", pl.lit(number), pl.col(ROW)).alias(OWN_SESSION)
+    table = replace(table, frame=table.frame.with_columns(told), columns=(*table.columns, OWN_SESSION))
+    return table, own_names | {"session_id": OWN_SESSION, "request_id": OWN_SESSION}
 
 
 def _one_step(table: RawTable, own_names: dict[str, str]) -> RawTable:

@@ -1,0 +1,224 @@
+"""The stages of `bcd4rec start`: each is done once, kept in the output folder, and done again when its input changed."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bcd4rec.artifacts import atomic_file, read_json, remove, write_json
+from bcd4rec.commands._reading import RawLog
+from bcd4rec.data.files import log_files
+from bcd4rec.errors import InputError
+from bcd4rec.version import __version__
+
+MAPPING, LOG, DATASET, POLICY, PAGE = "mapping.toml", "log.parquet", "dataset", "policy", "start.html"
+TEST = 0.2  # of the sessions are held out to judge
+OPPONENTS = ("popular", "stan")  # beside smoothed rates and the logged order, which always take part
+AGENT, CLICKS_ONLY = "bcd4rec", "stan"
+SESSIONS, SLATES = 3, 4  # real sessions on the page, and slates of each
+MOST_SHOWN = 6  # items of a slate on the page
+
+Result = dict[str, Any]
+
+
+class Kept:
+    """Results of finished stages by name, each with a key of all that it was made of."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "stages.json"
+        self._stages: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
+
+    def result(self, stage: str, key: str, output: Path | None) -> Result | None:
+        known = self._stages.get(stage, {})
+        there = output is None or output.exists()
+        return known["result"] if known.get("key") == key and there and "result" in known else None
+
+    def key(self, stage: str) -> str:
+        return str(self._stages.get(stage, {}).get("key", ""))
+
+    def begun(self, stage: str, key: str) -> bool:
+        """Whether this very stage was begun before, so that its checkpoint counts; from now on it is."""
+        before = self._stages.get(stage, {}).get("key") == key
+        self._write(stage, {"key": key})
+        return before
+
+    def keep(self, stage: str, key: str, result: Result) -> None:
+        self._write(stage, {"key": key, "result": result})
+
+    def _write(self, stage: str, value: Result) -> None:
+        self._stages[stage] = value
+        with atomic_file(self._path, force=True) as path:
+            write_json(path, self._stages)
+
+
+@dataclass(frozen=True)
+class Start:
+    """One run: a raw log, its mapping as TOML in `out`, and a seed."""
+
+    log: Path
+    out: Path
+    seed: int
+    again: Callable[[str, bool], None]  # is told the name of each stage, and whether it was done before
+
+    def raw(self) -> RawLog:
+        return RawLog(self.log, None, str(self.out / MAPPING), None, None, "s", False, sort=True)
+
+    def read(self) -> Result:
+        """The canonical log, and what `check` says of it."""
+        return self._stage("read", self._source(), self.out / LOG, self._read)
+
+    def prepare(self) -> Result:
+        return self._stage("prepare", {"test": TEST}, self.out / DATASET, self._prepare, "read")
+
+    def train(self, clicks_only: bool) -> Result:
+        method = CLICKS_ONLY if clicks_only else AGENT
+        return self._stage(
+            "train", {"method": method}, self.out / POLICY, lambda key: self._train(method, key), "prepare"
+        )
+
+    def evaluate(self) -> Result:
+        return self._stage("evaluate", {"opponents": OPPONENTS}, None, lambda _: self._evaluate(), "train")
+
+    def judge(self) -> Result:
+        return self._stage("judge", {"known": _judge() is not None}, None, lambda _: self._judge(), "train")
+
+    def sessions(self) -> Result:
+        return self._stage("sessions", {}, None, lambda _: {"sessions": list(self._sessions())}, "train")
+
+    # ---- what is done
+
+    def _stage(
+        self, name: str, settings: Result, output: Path | None, work: Callable[[str], Result], after: str = ""
+    ) -> Result:
+        kept = Kept(self.out)
+        before = kept.key(after) if after else __version__
+        key = hashlib.sha256(json.dumps([before, self.seed, settings], default=str).encode()).hexdigest()
+        found = kept.result(name, key, output)
+        self.again(name, found is not None)
+        if found is not None:
+            return found
+        result = work(key)
+        Kept(self.out).keep(name, key, result)
+        return result
+
+    def _source(self) -> Result:
+        files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in log_files(self.log)]
+        return {"files": files, "mapping": (self.out / MAPPING).read_text(encoding="utf-8")}
+
+    def _read(self, _: str) -> Result:
+        from bcd4rec.console import progress
+        from bcd4rec.data import checking
+        from bcd4rec.data.schema import BadLog
+        from bcd4rec.data.telling import sessions_in_words
+
+        raw = self.raw()
+        with progress() as tick, raw.canonical(raw.reader(), tick, self.out / LOG, True) as (log, reading):
+            report = checking.check(log, None, tick)
+        if report.problems:
+            raise BadLog(report.problems)
+        return {"reading": reading, "check": report.to_json(), "preview": sessions_in_words(self.out / LOG)}
+
+    def _prepare(self, _: str) -> Result:
+        from bcd4rec.commands._options import open_log
+        from bcd4rec.console import progress
+        from bcd4rec.data import preparing
+        from bcd4rec.data.schema import default_responses
+        from bcd4rec.data.splits import SplitConfig
+
+        log = open_log(self.out / LOG, "s", False, sort=True)
+        config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2))
+        reading = self.read()["reading"]
+        with progress() as tick:
+            made = preparing.prepare(
+                log, default_responses(log), config, self.out / DATASET, self.seed, True, tick, reading
+            )
+        return {name: made[name] for name in ("counts", "warnings", "dropped", "content_hash")}
+
+    def _train(self, method: str, key: str) -> Result:
+        from bcd4rec.commands.train import TrainingProgress, learn
+        from bcd4rec.data.dataset import Dataset
+
+        checkpoint = self.out / f"{POLICY}.checkpoint"
+        resume = Kept(self.out).begun("train", key) and checkpoint.is_dir()
+        if not resume:
+            remove(checkpoint)
+        watcher = TrainingProgress(checkpoint, None, "again")
+        data = Dataset.load(self.out / DATASET)
+        fitted, _, policy = learn(method, data, self.out / POLICY, watcher, {}, self.seed, resume, force=True)
+        rule = {"words": policy.rule.in_words(), "reason": policy.about["rule"]["reason"]}
+        return {"method": method, "rule": rule, "search": fitted.about.get("search")}
+
+    def _evaluate(self) -> Result:
+        from bcd4rec.console import progress
+        from bcd4rec.data.dataset import Dataset
+        from bcd4rec.evaluation.logged_slates import HEADLINES
+        from bcd4rec.experiments import judging
+
+        data, folder = Dataset.load(self.out / DATASET), str(self.out / POLICY)
+        names = list(dict.fromkeys([folder, *OPPONENTS]))
+        bundles = judging.load_bundles(names, learned_from=True)
+        method = str(bundles[folder].about["method"])
+        names = [name for name in names if name != method]
+        try:
+            with progress() as tick:
+                found = judging.judge(names, bundles, judging.JudgedLog(data, "test"), data, self.seed, tick)
+        except InputError as error:
+            return {"problem": str(error)}
+        pairs = [(method, name) for name in found.values if name not in (method, judging.RANDOM)]
+        return found.to_json(pairs) | {"measures": list(HEADLINES[found.cases.unit]), "method": method}
+
+    def _judge(self) -> Result:
+        """The verdict of the log's propensities, where there are some and the judge is at hand."""
+        from bcd4rec.data.dataset import Dataset
+
+        judge = _judge()
+        if judge is None:
+            return {"problem": "This version has no `bcd4rec judge`, which reads a verdict from propensities."}
+        try:
+            verdict = judge(self.out / POLICY, Dataset.load(self.out / DATASET), split="test", seed=self.seed)
+        except InputError as error:
+            return {"problem": str(error)}
+        return dict(verdict.to_json())
+
+    def _sessions(self) -> Iterator[Result]:
+        """Real held-out sessions: what was shown, and what the policy would have shown at each slate."""
+        import polars as pl
+
+        from bcd4rec.data.dataset import Dataset
+        from bcd4rec.policies import bundle
+
+        data, policy = Dataset.load(self.out / DATASET), bundle.load(self.out / POLICY)
+        names, ids = data.responses.names, data.items["item_id"]
+        split = "test" if (data.sessions["split"] == "test").any() else "train"
+        events = data.events(split)
+        positive = [data.responses.code(name) for name in data.responses.positive]
+        liked = pl.col("response").is_in(positive) & ~pl.col("organic")
+        lively = events.group_by("session", maintain_order=True).agg(
+            liked.sum().alias("liked"), pl.col("step").n_unique().alias("steps")
+        )
+        some = lively.filter((pl.col("liked") > 0) & (pl.col("steps") > 1))
+        some = some if some.height else lively.filter(pl.col("liked") > 0)
+        for number in range(min(SESSIONS, some.height)):
+            session = some["session"][number * some.height // SESSIONS]
+            rows = events.filter(pl.col("session") == session)
+            before = rows.filter(pl.col("organic").cum_min())  # organic events up to the first slate
+            opening = [(ids[row["action"]], names[row["response"]]) for row in before.to_dicts()]
+            steps: list[list[tuple[Any, str]]] = []
+            slates = []
+            for slate in rows.filter(~pl.col("organic")).partition_by("step", maintain_order=True)[:SLATES]:
+                shown = [(ids[row["action"]], names[row["response"]]) for row in slate.to_dicts()]
+                best = policy.slates(policy.read(steps, opening).sessions, min(len(shown), MOST_SHOWN))
+                instead = [policy.vocabulary.id(item) for item in best.items[0].tolist() if item >= 0]
+                slates.append({"shown": shown, "policy": instead})
+                steps.append(shown)
+            yield {"session": data.sessions["session_id"][int(session)], "slates": slates}
+
+
+def _judge() -> Callable[..., Any] | None:
+    """`bcd4rec.library.judge`, where this version has it."""
+    from bcd4rec import library
+
+    found: Callable[..., Any] | None = getattr(library, "judge", None)
+    return found

@@ -1,0 +1,214 @@
+"""`bcd4rec start`: from a raw file to a verdict and one page."""
+
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bcd4rec.commands._options import Json, Seed
+
+if TYPE_CHECKING:
+    from bcd4rec.commands._stages import Start
+    from bcd4rec.data.proposing import Proposal
+    from bcd4rec.report.start import Story
+
+EPILOG = "Example:  bcd4rec start visits.csv"
+WORDS = {
+    "read": "Reading and checking the log",
+    "prepare": "Making a data set of it",
+    "train": "Training a policy",
+    "evaluate": "Judging on held-out sessions",
+    "judge": "Judging by propensities",
+    "sessions": "Looking at real sessions",
+}
+SECONDS, SECONDS_PER_MILLION = 15.0, 700.0  # what it takes, about, on one core
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("start", epilog=EPILOG)(start)
+
+
+def start(
+    log: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet, also .gz and .zst, or a folder.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of all that is made. Default: start-NAME here.")
+    ] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(help="What the columns mean, as TOML, in place of a proposal; see docs/your-logs.md.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Take the proposal without asking.")] = False,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Look at a file, propose what it means, learn a policy, judge it, and write one page about it.
+
+    Every finished stage is kept in --out: after an interruption, or with a corrected mapping, run it again.
+    """
+    from bcd4rec.commands._stages import MAPPING, PAGE, Start
+    from bcd4rec.console import emit_json, say, show
+    from bcd4rec.report.start import write_start_page
+
+    folder = out or Path(f"start-{log.name.split('.')[0]}")
+    proposal = _proposal(log, mapping, folder)
+    if not (yes or mapping is not None or sys.stdin.isatty()):
+        told = ", ".join(f"{role}={column}" for role, column in proposal.map.items()) or proposal.options["format"]
+        raise _error(f"There is no terminal to ask whether {told} is right; pass --yes if it is, or --mapping FILE.")
+    _keep(folder, mapping, proposal, log)
+    run = Start(log, folder, seed, lambda stage, done: say(f"{WORDS[stage]}{' (done before)' if done else ' …'}"))
+    _show(proposal)
+    read = run.read()
+    for sentence in read["preview"]:
+        say(f"  {sentence}")
+    if not (yes or mapping is not None):
+        _ask(folder / MAPPING, log)
+    say(_estimate(read["check"]["impressions"] + read["check"]["organic"]))
+    story = _story(run, proposal, read)
+    write_start_page(folder / PAGE, story)
+    if json:
+        emit_json(_told(story, folder, proposal))
+    else:
+        show(story.first)
+        for warned in story.check["warnings"]:
+            show(f"Warning: {warned['message']}")
+        say(f"The page is in {folder / PAGE}.")
+
+
+def _error(sentence: str) -> Exception:
+    from bcd4rec.errors import InputError
+
+    return InputError(sentence)
+
+
+def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
+    from bcd4rec.data.proposing import Choice, Proposal, propose
+    from bcd4rec.data.sampling import sample_of
+
+    if mapping is None:
+        return propose(sample_of(log))
+    try:
+        options = tomllib.loads(mapping.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _error(f"--mapping: {mapping} cannot be read as TOML ({error}).") from None
+    named = [Choice(role, str(column), "as you say") for role, column in options.get("map", {}).items()]
+    values = [Choice(f"responses.{value}", rule, "as you say") for value, rule in options.get("responses", {}).items()]
+    return Proposal(options, (*named, *values))
+
+
+def _keep(folder: Path, mapping: Path | None, proposal: "Proposal", log: Path) -> None:
+    from bcd4rec.artifacts import atomic_file
+    from bcd4rec.commands._stages import MAPPING
+
+    if folder.exists() and not folder.is_dir():
+        raise _error(f"{folder} is a file, expected a folder; choose another with --out.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MAPPING).is_file():
+        raise _error(f"{folder} holds something else than the results of an earlier start; choose another with --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = f"How {log.name} calls things; correct it and run: bcd4rec start {shlex.quote(str(log))} --mapping FILE"
+    text = proposal.to_toml(about) if mapping is None else mapping.read_text(encoding="utf-8")
+    with atomic_file(folder / MAPPING, force=True) as path:
+        path.write_text(text, encoding="utf-8")
+
+
+def _show(proposal: "Proposal") -> None:
+    from bcd4rec.console import say
+
+    say("What the file seems to say:")
+    for what, column, why in _rows(proposal):
+        say(f"  {what:<18} {column:<18} {why}")
+    for doubt in proposal.doubts:
+        say(f"  Note: {doubt}.")
+
+
+def _rows(proposal: "Proposal") -> list[tuple[str, str, str]]:
+    rows = []
+    for one in proposal.choices:
+        value = one.role.removeprefix("responses.")
+        rows.append((one.role, one.column, one.reason) if value == one.role else (one.column, value, one.reason))
+    return rows
+
+
+def _ask(mapping: Path, log: Path) -> None:
+    answer = input("Is this right? [y/n] ").strip().lower()
+    if answer not in ("y", "yes"):
+        raise _error(
+            f"Nothing was learned. Correct {mapping}, copy it, and run: bcd4rec start {shlex.quote(str(log))} "
+            "--mapping FILE."
+        )
+
+
+def _estimate(rows: int) -> str:
+    seconds = SECONDS + SECONDS_PER_MILLION * rows / 1e6
+    told = f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    return f"{rows:,} rows: this takes about {told}, less where stages were done before. Ctrl-C loses nothing."
+
+
+def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
+    from bcd4rec.commands._stages import POLICY
+    from bcd4rec.experiments.start_advice import NO_SKIPS
+    from bcd4rec.report.start import Story
+
+    check = read["check"] | {"log": str(run.log)}
+    prepared = run.prepare()
+    trained = run.train(any(one["kind"] == NO_SKIPS for one in check["warnings"]))
+    evaluation = run.evaluate()
+    verdict = run.judge() if check["propensities"] else {}
+    return Story(
+        str(run.log),
+        str(run.out / POLICY),
+        _rows(proposal),
+        [f"{doubt[0].upper()}{doubt[1:]}." for doubt in proposal.doubts],
+        read["preview"],
+        check,
+        prepared,
+        trained,
+        evaluation,
+        verdict,
+        run.sessions()["sessions"],
+        commands_of(run, trained["method"], bool(check["propensities"])),
+    )
+
+
+def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
+    """What does the same, one after the other."""
+    from bcd4rec.commands._stages import DATASET, MAPPING, OPPONENTS, PAGE, POLICY, TEST
+
+    log, mapping, data, policy = (
+        shlex.quote(str(path)) for path in (run.log, run.out / MAPPING, run.out / DATASET, run.out / POLICY)
+    )
+    others = " ".join(name for name in OPPONENTS if name != method)
+    return [
+        f"bcd4rec check {log} --map {mapping} --sort",
+        f"bcd4rec prepare {log} --map {mapping} --sort --test {TEST} --out {data} --seed {run.seed}",
+        f"bcd4rec train {method} {data} --out {policy} --seed {run.seed}",
+        f"bcd4rec evaluate {policy} {others} --log {data} --seed {run.seed}",
+        *([f"bcd4rec judge {policy} --log {data} --seed {run.seed}"] if propensities else []),
+        f"bcd4rec start {log} --mapping {mapping} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
+    ]
+
+
+def _told(story: "Story", folder: Path, proposal: "Proposal") -> dict[str, Any]:
+    from bcd4rec.commands._stages import PAGE
+    from bcd4rec.experiments.start_advice import next_steps, too_thin
+
+    words, commands = next_steps(story.check, story.evaluation, story.verdict, story.policy)
+    return {
+        "log": story.log,
+        "page": str(folder / PAGE),
+        "first": story.first,
+        "thin": too_thin(story.check, story.evaluation) is not None,
+        "mapping": proposal.options,
+        "doubts": list(proposal.doubts),
+        "preview": list(story.preview),
+        "check": story.check,
+        "dataset": story.prepared,
+        "policy": story.trained,
+        "evaluation": story.evaluation,
+        "verdict": story.verdict,
+        "next": {"words": words, "commands": commands},
+        "commands": list(story.commands),
+    }

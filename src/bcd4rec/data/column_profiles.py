@@ -1,0 +1,121 @@
+"""What a sample of each column holds: numbers, times, lists or texts, whatever the file calls and writes them."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from bcd4rec.data.column_words import answer_of
+from bcd4rec.data.readers._slates import PIECE
+
+Kind = Literal["empty", "integer", "number", "flag", "time", "list", "text", "other"]
+TIME_FORMATS = (
+    *("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
+    *("%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M", "%Y%m%d%H%M%S", "%d/%b/%Y:%H:%M:%S %z"),
+)
+ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$"
+UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
+MARK = r"^(.+)([-:=_])([^-:=_]+)$"
+MOST = 0.98  # of the values, for a column to be of a kind
+
+
+@dataclass(frozen=True)
+class Column:
+    """`values` are typed: Int64, Float64, Boolean, lists of String, or String (also for ids and times as text)."""
+
+    name: str
+    kind: Kind
+    values: pl.Series
+    time_format: str = ""
+    time_unit: str = ""
+    mark: str = ""
+    separator: str = ""  # of a list, where the usual ones would cut items in two
+
+    @property
+    def distinct(self) -> int:
+        return self.values.drop_nulls().n_unique()
+
+    @property
+    def filled(self) -> float:
+        return 1 - self.values.null_count() / max(len(self.values), 1)
+
+    @property
+    def an_id(self) -> bool:
+        return self.kind in ("integer", "text") and self.distinct > 1 and self.filled > MOST
+
+
+def profile(series: pl.Series) -> Column:
+    name, dtype = series.name, series.dtype
+    if series.null_count() == len(series):
+        return Column(name, "empty", series)
+    if dtype == pl.List:
+        if isinstance(dtype.inner, pl.List | pl.Struct):  # type: ignore[attr-defined]
+            return Column(name, "other", series)
+        return _marked(name, series.cast(pl.List(pl.String)))
+    if dtype == pl.Boolean:
+        return Column(name, "flag", series)
+    if dtype.is_temporal():
+        return Column(name, "time", series)
+    if dtype.is_integer():
+        return _number(name, series.cast(pl.Int64))
+    if dtype.is_float():
+        return Column(name, "number", series, time_unit=_unit(series))
+    if dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
+        return _text(name, series.cast(pl.String))
+    return Column(name, "other", series)
+
+
+def _text(name: str, series: pl.Series) -> Column:
+    given = pl.Series(name, [value if value else None for value in series], pl.String)
+    found = given.drop_nulls()
+    if found.is_empty():
+        return Column(name, "empty", given)
+    for dtype in (pl.Int64(), pl.Float64()):
+        numbers = given.cast(dtype, strict=False)
+        if numbers.null_count() == given.null_count():
+            return _number(name, numbers) if dtype == pl.Int64 else Column(name, "number", numbers, "", _unit(numbers))
+    if set(found.str.to_lowercase().unique()) <= {"true", "false"}:
+        return Column(name, "flag", given)
+    if found.str.contains(ISO).mean() > MOST:  # type: ignore[operator]
+        return Column(name, "time", given)
+    for pattern in TIME_FORMATS:
+        if found.str.to_datetime(pattern, strict=False).is_not_null().all():
+            return Column(name, "time", given, time_format=pattern)
+    return _listed(name, given) or Column(name, "text", given)
+
+
+def _number(name: str, numbers: pl.Series) -> Column:
+    return Column(name, "integer", numbers, time_unit=_unit(numbers))
+
+
+def _unit(numbers: pl.Series) -> str:
+    low, high = float(numbers.min() or 0), float(numbers.max() or 0)  # type: ignore[arg-type]
+    return next((unit for unit, (least, most) in UNITS.items() if least < low and high < most), "")
+
+
+def _listed(name: str, given: pl.Series) -> Column | None:
+    """A list that is written as text: brackets, or several pieces of which most look like ids."""
+    found = given.drop_nulls()
+    separator = next((one for one in "|;" if found.str.contains(one, literal=True).mean() > 0.3), "")  # type: ignore[operator]
+    if separator and not found.str.contains(r"\s").any():
+        separator = ""
+    pieces = given.str.split(separator) if separator else given.str.extract_all(PIECE)
+    each = pieces.drop_nulls().explode().drop_nulls()
+    several = float((pieces.list.len() > 1).mean() or 0)  # type: ignore[arg-type]
+    brackets = bool(found.str.starts_with("[").all())
+    if not brackets and (several < 0.3 or float(each.str.contains(r"\d").mean() or 0) < 0.8):  # type: ignore[arg-type]
+        return None
+    return _marked(name, pieces, separator)
+
+
+def _marked(name: str, lists: pl.Series, separator: str = "") -> Column:
+    """Whether all pieces are like N1-0, the last part of which is a response."""
+    each = lists.explode().drop_nulls().unique().head(2000).to_list()
+    found = [re.match(MARK, piece) for piece in each]
+    mark = ""
+    if found and all(found):
+        marks, answers = ({one.group(part) for one in found if one} for part in (2, 3))
+        if len(marks) == 1 and len(answers) <= 4 and all(answer_of(answer) for answer in answers):
+            mark = marks.pop()
+    return Column(name, "list", lists, mark=mark, separator=separator)

@@ -1,0 +1,532 @@
+"""What the columns of an unknown log may mean: a proposal with a reason for each choice, by names and by contents."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from bcd4rec.data.column_profiles import MOST, Column, profile
+from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score, tokens
+from bcd4rec.data.files import Kind
+from bcd4rec.errors import InputError
+
+TRIVAGO = {"session_id", "timestamp", "step", "action_type", "reference", "impressions"}
+MOST_ANSWERS = 40  # values of a response column
+MOST_PLACES = 5000
+UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
+CATEGORY_SEPARATORS = "|;/>"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers."""
+
+    path: Path
+    kind: Kind
+    frame: pl.DataFrame
+    delimiter: str = ""
+    names_given: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    role: str
+    column: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """`options` is what the TOML file of a mapping holds, `choices` says why, `doubts` what a person should look at."""
+
+    options: dict[str, Any]
+    choices: tuple[Choice, ...]
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def map(self) -> dict[str, str]:
+        return dict(self.options.get("map", {}))
+
+    def to_toml(self, about: str = "") -> str:
+        reasons = {choice.role: choice.reason for choice in self.choices}
+        lines = [f"# {about}"] if about else []
+        plain = {name: value for name, value in self.options.items() if not isinstance(value, dict)}
+        lines += [f"{name} = {_toml(value)}" for name, value in plain.items()]
+        for name, table in self.options.items():
+            if isinstance(table, dict):
+                lines += ["", f"[{name}]"]
+                for key, value in table.items():
+                    why = reasons.get(key if name == "map" else f"{name}.{key}", "")
+                    lines.append(f"{_key(key)} = {_toml(value)}" + (f"  # {why}" if why else ""))
+        return "\n".join([*lines, *(f"# {doubt}" for doubt in self.doubts)]).lstrip("\n") + "\n"
+
+
+def propose(sample: Sample) -> Proposal:
+    """Which column is what; `InputError` where no log can be seen in the file."""
+    columns = [profile(series) for series in sample.frame.get_columns()]
+    if TRIVAGO <= set(sample.frame.columns):
+        why = "the columns are those of the RecSys Challenge 2019"
+        return Proposal({"format": "trivago"}, (Choice("format", "trivago", why),))
+    if len(columns) == 1 and columns[0].kind == "list" and sample.kind == "parquet":
+        name = columns[0].name
+        told = Choice("items", name, "the only column, a list of items in each row: plain sessions, all of them liked")
+        return Proposal({"format": "sequences", "column": name}, (told,))
+    if len(columns) < 2:
+        raise InputError(
+            f"{sample.path} has one column, {sample.frame.columns[0]!r}; expected a session, an item and what was done "
+            "with it, in columns separated by commas, tabs, semicolons or bars."
+        )
+    return _Proposing(sample, columns).proposal()
+
+
+@dataclass
+class _Proposing:
+    """Roles are given one after the other, those first that are told most easily; a column has one role."""
+
+    sample: Sample
+    columns: list[Column]
+    chosen: dict[str, Column] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    def proposal(self) -> Proposal:
+        if self.sample.names_given:
+            self.options["columns"] = [column.name for column in self.columns]
+            self.doubts.append("the file has no header, so the columns have numbers; rename them as you like")
+        if self.sample.delimiter not in ("", ",", "\t"):
+            self.options["delimiter"] = self.sample.delimiter
+        self._lists()
+        self._pick("propensity", _propensity, "its values are between 0 and 1")
+        if not self._pick("time", _time, "it holds times"):
+            clock = next((one for one in self._free() if one.kind == "time"), None)
+            if clock is not None:
+                self._choose("time", clock, "it holds times")
+        self._groups()
+        self._responses()
+        if "items" not in self.chosen:
+            self._pick("position", _place, "whole numbers from 0 or 1")
+        self._order()
+        self._facts_about_items()
+        self._ignore()
+        return self._whole()
+
+    # ---- choosing
+
+    def _free(self) -> list[Column]:
+        taken = {column.name for column in self.chosen.values()}
+        return [column for column in self.columns if column.name not in taken]
+
+    def _best(self, role: str, fits: Callable[[Column], bool], named: bool = True) -> Column | None:
+        scores = {one.name: name_score(role, one.name) for one in self._free() if fits(one)}
+        if not scores or (named and max(scores.values()) <= 0):
+            return None
+        best = max(scores, key=lambda name: scores[name])
+        return next(one for one in self.columns if one.name == best)
+
+    def _pick(self, role: str, fits: Callable[[Column], bool], what: str) -> bool:
+        found = self._best(role, fits)
+        if found is not None:
+            self._choose(role, found, f"by its name, and {what}")
+        return found is not None
+
+    def _choose(self, role: str, column: Column, reason: str) -> None:
+        self.chosen[role], self.reasons[role] = column, reason
+
+    # ---- lists
+
+    def _lists(self) -> None:
+        """Items, clicks, purchases and a history, where a row is a slate."""
+        lists = [one for one in self.columns if one.kind == "list" and not name_score("category", one.name)]
+        marked = [one for one in lists if one.mark]
+        shown = marked[0] if marked else self._best("items", lambda one: one in lists)
+        if shown is None:
+            return
+        if marked:
+            self._choose("items", shown, f"a list of items with what was done, such as {shown.values.explode()[0]}")
+            self.options["mark"] = shown.mark
+        else:
+            self._choose("items", shown, "by its name, and it holds lists: a row is a slate")
+        if shown.separator:
+            self.options["list_separator"] = shown.separator
+        for role in ("clicked", "bought"):
+            inside = self._best(role, lambda one: one.kind != "flag" and _share_inside(one, shown) > 0.5)
+            if inside is not None:
+                self._choose(role, inside, "by its name, and its values are among the items in view")
+        past = self._best("history", lambda one: one in lists) or next(
+            (one for one in self._free() if self.sample.names_given and one in lists), None
+        )
+        if past is not None:
+            self._choose("history", past, "a list of items beside those in view, which was there before")
+
+    # ---- sessions, users, slates and items
+
+    def _groups(self) -> None:
+        if "items" not in self.chosen:
+            self._item()
+        self._session()
+        self._slate()
+        self._user()
+
+    def _item(self) -> None:
+        item = self._best("item", lambda one: one.an_id)
+        if item is None:
+            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 2 < one.distinct]
+            ids = [one for one in ids if one.distinct < 0.9 * self.rows and _runs(one) > 1.5 * one.distinct]
+            item = max(ids, key=lambda one: one.distinct, default=None)
+            if item is None:
+                raise InputError(
+                    f"{self.sample.path}: no column looks like items that were shown more than once; the columns are "
+                    f"{self._names()}; name it in a TOML file and pass that with --mapping."
+                )
+            self._choose("item", item, "ids that return in other places of the file")
+            return
+        self._choose("item", item, "by its name, and it holds ids")
+
+    def _session(self) -> None:
+        for role, why in (
+            ("session", "by its name"),
+            ("user", "whose rows they are; no column tells visits apart, so all of a user's rows are one session"),
+            ("slate", "a request; nothing tells which requests belong together, so each is a session of its own"),
+        ):
+            fits = _repeats if role == "slate" and "items" not in self.chosen else _an_id
+            found = self._best(role, fits)
+            if found is not None:
+                self._choose("session", found, why)
+                if role == "slate":
+                    self._choose("slate", found, "the same column: a request is a session here")
+                return
+        found = self._contiguous()
+        if found is not None:
+            self._choose("session", found, "ids that return, most of them in neighbouring rows")
+        elif "propensity" in self.chosen or "items" in self.chosen:
+            self.options["row_sessions"] = True
+            self.doubts.append("no column tells sessions apart, so each row is a session of its own")
+        else:
+            raise InputError(
+                f"{self.sample.path}: no column looks like a session, a visit or a user; the columns are "
+                f"{self._names()}; name it in a TOML file and pass that with --mapping."
+            )
+
+    def _contiguous(self) -> Column | None:
+        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 5 <= one.distinct]
+        ids = [one for one in ids if one.distinct < 0.9 * self.rows]
+        if "items" not in self.chosen:
+            ids = [one for one in ids if _runs(one) <= 1.2 * one.distinct]
+        return max(ids, key=lambda one: one.distinct, default=None)
+
+    def _slate(self) -> None:
+        if "slate" in self.chosen or "session" not in self.chosen:
+            return
+        if "items" in self.chosen:
+            fits: Callable[[Column], bool] = lambda one: _an_id(one) and one.distinct == self.rows  # noqa: E731
+            found = self._best("slate", fits, named=not self.sample.names_given)
+            if found is not None:
+                self._choose("slate", found, "it differs in each row, and a row is a slate")
+            return
+        self._pick("slate", lambda one: _filled_id(one) and self._size(one) > 1.05, "several rows share it")
+
+    def _size(self, slate: Column) -> float:
+        """Rows of a session that share a value, on average."""
+        return self.rows / max(self._frame(self.chosen["session"], slate).n_unique(), 1)
+
+    def _user(self) -> None:
+        if "session" not in self.chosen:
+            return
+        session = self.chosen["session"]
+
+        def fits(one: Column) -> bool:
+            by_user = one.values.value_counts(sort=True)
+            crowd = by_user["count"][0] / self.rows  # one value for all who are not known
+            return _an_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
+
+        self._pick("user", fits, "each session has one")
+
+    # ---- responses
+
+    def _responses(self) -> None:
+        if {"clicked", "bought"} & set(self.chosen):
+            return
+        if "mark" in self.options:
+            items = self.chosen["items"]
+            marks = items.values.explode().drop_nulls().str.split(items.mark).list.last()
+            self._rules(marks)
+            return
+        answers = self._best("response", self._is_response) or self._by_values()
+        if answers is None:
+            self.options["every"] = "click"
+            self.doubts.append("no column tells what people did, so every row counts as a click and nothing as a skip")
+            return
+        values = answers.values
+        flat = values.explode() if answers.kind == "list" else values
+        self._choose("response", answers, f"its values are {_listed(_counted(flat))}")
+        others = [one.name for one in self._free() if name_score("response", one.name) > 5 and self._is_response(one)]
+        if others:
+            self.doubts.append(f"{', '.join(others)} may tell of responses, too; one column is read")
+        self._rules(flat)
+
+    def _is_response(self, one: Column) -> bool:
+        values = one.values.explode() if one.kind == "list" else one.values
+        if one.kind == "list" and "items" not in self.chosen:
+            return False
+        found = [value for value, _ in _counted(values)]
+        if one.kind in ("integer", "number"):
+            return set(found) <= set(NUMBERS) and len(found) > 1
+        known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(_word, found))
+        return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
+
+    def _by_values(self) -> Column | None:
+        """A column whose values all are words for responses, whatever its name."""
+
+        def speaks(one: Column) -> bool:
+            found = [_word(value) for value, _ in _counted(one.values)]
+            return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
+
+        return next((one for one in self._free() if one.kind in ("flag", "text") and speaks(one)), None)
+
+    def _rules(self, values: pl.Series) -> None:
+        counts = _counted(values)
+        if {value for value, _ in counts} <= {"skip", "click", "buy"}:
+            return
+        slates = "items" in self.chosen or "slate" in self.chosen or "propensity" in self.chosen
+        rules, unknown = response_rules([value for value, _ in counts], slates or self._placed())
+        for value in unknown:
+            self.reasons[f"responses.{value}"] = "not a word that is known: its rows are left out"
+        rows = dict(counts)
+        lost = sum(rows[value] for value in unknown)
+        if lost > UNKNOWN_SHARE * len(values) or not {"click", "buy"} & {
+            rule.split(":")[-1] for rule in rules.values()
+        }:
+            column = self.chosen.get("response", self.chosen.get("items"))
+            raise InputError(
+                f"{self.sample.path}, column {column.name if column else ''}: it is not clear which values are a skip, "
+                f"a click or a purchase among {_listed(counts)}; say so in a TOML file and pass that with --mapping."
+            )
+        if unknown:
+            told = ", ".join(f"{value} ({rows[value]:,} rows)" for value in unknown)
+            self.doubts.append(f"what {told} means is not known: these rows are left out")
+        self.options["responses"] = rules
+
+    def _placed(self) -> bool:
+        return self._best("position", _place) is not None
+
+    # ---- order, categories
+
+    def _order(self) -> None:
+        """A step in place of a time that stands still within sessions, or is not there."""
+        if "session" not in self.chosen or self.chosen.get("slate") is self.chosen["session"]:
+            return
+        session, time = self.chosen["session"], self.chosen.get("time")
+        if time is not None and self._constant(session, time) < MOST:
+            self._unit(time)
+            return
+        if time is not None and "step" not in self.sample.frame.columns and self._largest(session) == 1:
+            self._unit(time)
+            return
+        step = self._best("step", lambda one: one.kind == "integer" and self._constant(session, one) < MOST)
+        if step is not None:
+            self._choose("step", step, "it counts within sessions" + (f", while {time.name} stands" if time else ""))
+            self.chosen.pop("time", None)
+        elif time is not None:
+            self._unit(time)
+        elif (slate := self.chosen.get("slate")) is not None and slate.kind == "integer":
+            self.chosen["step"] = self.chosen.pop("slate")
+            self.reasons["step"] = "rows of a session that share it are a slate, and it counts"
+        else:
+            raise InputError(
+                f"{self.sample.path}: no column tells what came first, as a time or a step does; the columns are "
+                f"{self._names()}; name it in a TOML file and pass that with --mapping."
+            )
+
+    def _unit(self, time: Column) -> None:
+        if time.time_unit not in ("", "s"):
+            self.options["time_unit"] = time.time_unit
+        if time.time_format:
+            self.options["time_format"] = time.time_format
+
+    def _facts_about_items(self) -> None:
+        if "time" in self.chosen:
+            self._unit(self.chosen["time"])
+        item = self.chosen.get("item")
+        if item is not None and self._pick(
+            "category", lambda one: one.kind in ("integer", "text", "list") and self._of(item, one), "each item has one"
+        ):
+            column = self.chosen["category"]
+            texts = self.sample.frame[column.name].cast(pl.String)
+            several = [one for one in CATEGORY_SEPARATORS if texts.str.contains(one, literal=True).mean() > 0.5]  # type: ignore[operator]
+            if several:
+                self.options["category_separator"] = several[0]
+        slate = [self.chosen[role] for role in ("session", "slate", "time") if role in self.chosen]
+
+        def of_request(one: Column) -> bool:
+            return one.kind in ("text", "integer") and one.distinct > 1 and self._constant_in(slate, one) > MOST
+
+        if slate:
+            self._pick("request_category", of_request, "each request has one")
+
+    def _of(self, item: Column, one: Column) -> bool:
+        return self._constant(item, replace(one, values=self.sample.frame[one.name])) >= 1.0 and one.filled > MOST
+
+    def _ignore(self) -> None:
+        """A canonical name that the contents do not bear out is not to be taken by its name."""
+        used = {column.name for column in self.chosen.values()}
+        canonical = {
+            CANONICAL.get(role, role) for role in ROLES if role not in ("items", "clicked", "bought", "history")
+        }
+        others = [name for name in self.sample.frame.columns if name in canonical and name not in used]
+        if others:
+            self.options["ignore"] = others
+            self.doubts.append(f"{', '.join(others)} is not read: its contents are not what its name says")
+
+    # ---- helpers
+
+    @property
+    def rows(self) -> int:
+        return self.sample.frame.height
+
+    def _names(self) -> str:
+        return ", ".join(self.sample.frame.columns)
+
+    def _frame(self, *columns: Column) -> pl.DataFrame:
+        return pl.DataFrame({f"c{place}": column.values for place, column in enumerate(columns)})
+
+    def _largest(self, key: Column) -> int:
+        return int(key.values.value_counts()["count"].max())  # type: ignore[arg-type]
+
+    def _constant(self, key: Column, one: Column) -> float:
+        return self._constant_in([key], one)
+
+    def _constant_in(self, keys: Sequence[Column], one: Column) -> float:
+        """The share of the groups of several rows in which a column has one value; 1 where there are none."""
+        frame = self._frame(one, *keys).filter(pl.col("c0").is_not_null())
+        groups = frame.group_by(pl.exclude("c0")).agg(pl.len(), pl.col("c0").n_unique().alias("own"))
+        several = groups.filter(pl.col("len") > 1)
+        return float((several["own"] == 1).mean()) if several.height else 1.0  # type: ignore[arg-type]
+
+    def _whole(self) -> Proposal:
+        order = (
+            "session",
+            "user",
+            "time",
+            "step",
+            "slate",
+            "request_category",
+            "position",
+            "item",
+            "items",
+            "category",
+        )
+        order += ("propensity", "response", "clicked", "bought", "history")
+        names = {role: self.chosen[role].name for role in order if role in self.chosen}
+        responses = self.options.pop("responses", None)
+        options = self.options | {"map": names} | ({"responses": responses} if responses else {})
+        reasons = [Choice(role, name, self.reasons[role]) for role, name in names.items()]
+        values = [
+            Choice(f"responses.{value}", rule, self.reasons.get(f"responses.{value}", "by its word"))
+            for value, rule in (responses or {}).items()
+        ]
+        return Proposal(options, (*reasons, *values), tuple(self.doubts))
+
+
+def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str], list[str]]:
+    """What each value of a response column is, and those that no word tells, which are dropped.
+
+    `slates`: whether the log tells what was shown, so that `view` is more likely a skip than a look.
+    """
+    found = list(values)
+    words = {value: _word(value) for value in found}
+    clicks = any(answer_of(word) == "click" and word not in ORGANIC for word in words.values())
+    skips = any(answer_of(word) == "skip" for word in words.values())
+    rules: dict[str, str] = {}
+    unknown = []
+    for value, word in words.items():
+        if word in ORGANIC and clicks:
+            rules[value] = "organic:click"
+        elif word in SEEN or (set(tokens(word)) & set(SEEN) and answer_of(word) is None):
+            rules[value] = "click" if skips or not slates else "skip"
+        elif (answer := NUMBERS.get(value) or answer_of(word)) is not None:
+            rules[value] = answer
+        else:
+            rules[value] = "drop"
+            unknown.append(value)
+    return rules, unknown
+
+
+def _word(value: str) -> str:
+    return value.strip().lower()
+
+
+def _counted(values: pl.Series) -> list[tuple[str, int]]:
+    """Values as the reader will see them, the most frequent first."""
+    if values.dtype == pl.Float64 and (values.drop_nulls() == values.drop_nulls().round()).all():
+        return [(value, count) for value, count in _counted(values.cast(pl.Int64))]
+    texts = values.drop_nulls().cast(pl.String)
+    counts = texts.value_counts().sort("count", texts.name, descending=[True, False])
+    return [(str(value), int(count)) for value, count in counts.iter_rows()]
+
+
+def _listed(counts: Sequence[tuple[str, int]]) -> str:
+    more = f" and {len(counts) - 6} more" if len(counts) > 6 else ""
+    return ", ".join(value for value, _ in counts[:6]) + more
+
+
+def _share_inside(one: Column, shown: Column) -> float:
+    """How many of a column's values are among the items of the same row."""
+    if one.kind not in ("list", "text", "integer"):
+        return 0.0
+    given = one.values if one.kind == "list" else one.values.cast(pl.String).str.extract_all(r"[^\s,;|\[\]\"']+")
+    frame = pl.DataFrame({"given": given.cast(pl.List(pl.String)), "shown": shown.values})
+    inside = frame.select(
+        pl.col("given").list.set_intersection("shown").list.len().sum(), all=pl.col("given").list.len().sum()
+    )
+    return float(inside[0, 0] or 0) / max(float(inside[0, 1] or 0), 1.0)
+
+
+def _own_names(one: Column) -> float:
+    """How well a name says that a column is something else than an id of sessions or items."""
+    return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
+
+
+def _runs(one: Column) -> int:
+    return int((one.values != one.values.shift(1)).sum()) + 1
+
+
+def _an_id(one: Column) -> bool:
+    return one.an_id
+
+
+def _filled_id(one: Column) -> bool:
+    return one.kind in ("integer", "text") and one.distinct > 1
+
+
+def _repeats(one: Column) -> bool:
+    return one.an_id and 1.05 * one.distinct < len(one.values)
+
+
+def _propensity(one: Column) -> bool:
+    if one.kind not in ("number", "integer"):
+        return False
+    low, high = one.values.min(), one.values.max()
+    return 0 < float(low) and float(high) <= 1  # type: ignore[arg-type]
+
+
+def _time(one: Column) -> bool:
+    return one.kind == "time" or bool(one.time_unit)
+
+
+def _place(one: Column) -> bool:
+    low, high = one.values.min(), one.values.max()
+    return one.kind == "integer" and 0 <= int(low) and int(high) < MOST_PLACES  # type: ignore[arg-type]
+
+
+def _toml(value: Any) -> str:
+    """JSON writes texts, numbers and lists of them as TOML does."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if plain else json.dumps(name, ensure_ascii=False)

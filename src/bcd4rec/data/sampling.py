@@ -1,0 +1,37 @@
+"""The first rows of an unknown log, whatever kind of file it is, with or without a header."""
+
+import csv
+import re
+from pathlib import Path
+
+
+from bcd4rec.data.column_profiles import ISO
+from bcd4rec.data.files import first_line, kind_of, log_files, separator_of
+from bcd4rec.data.proposing import Sample
+from bcd4rec.data.tables import ROW, collect, scan
+from bcd4rec.errors import InputError
+
+ROWS = 50_000
+DATA_LIKE = rf"^(-?\d+(\.\d+)?|\d+[/.]\d+[/.]\d+.*|{ISO[1:-1]})$"  # what stands in rows, not in headers
+
+
+def sample_of(path: Path, rows: int = ROWS) -> Sample:
+    """`InputError` for what is no table."""
+    file = log_files(path)[0]
+    if file.stat().st_size == 0:
+        raise InputError(f"{file} is empty (0 bytes); expected a log with one row per shown item or per slate.")
+    kind = kind_of(file)
+    separator = separator_of(file) if kind == "csv" else ""
+    names = _names_for(file, separator) if kind == "csv" else ()
+    table = scan(file, kind, separator or None, names)
+    frame = collect(table, table.frame.drop(ROW).head(rows))
+    if frame.is_empty():
+        raise InputError(f"{file} has a header and no rows; expected one row per shown item or per slate.")
+    return Sample(path, kind, frame, separator, bool(names))
+
+
+def _names_for(file: Path, separator: str) -> tuple[str, ...]:
+    """Names for the columns of a file whose first line is a row already; none where it is a header."""
+    fields = next(csv.reader([first_line(file).decode("utf-8-sig", "replace")], delimiter=separator), [])
+    rows = any(re.match(DATA_LIKE, field.strip()) for field in fields)
+    return tuple(f"column{number}" for number in range(1, len(fields) + 1)) if rows else ()

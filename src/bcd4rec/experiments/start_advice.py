@@ -1,0 +1,120 @@
+"""What `bcd4rec start` says first, and what to do next: from the results of its stages alone."""
+
+from typing import Any
+
+from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
+
+FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider than any difference that matters
+FEW_JUDGING = 15  # held-out sessions that have such cases
+REFERENCE = "ctr"
+NO_SKIPS = "no skips"
+
+Result = dict[str, Any]
+
+
+def too_thin(check: Result, evaluation: Result) -> str | None:
+    """Why a table of this log would mean nothing, as a sentence; None where it means something."""
+    responses = {name: count for name, count in check["responses"].items() if name != "skip"}
+    positives, sessions = sum(responses.values()), check["sessions"]
+    if sessions < FEW_SESSIONS:
+        return f"This log is too thin to learn from: it has {sessions:,} sessions, and a few hundred are the least."
+    if positives < FEW_POSITIVES:
+        return (
+            f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a positive "
+            f"response, and {FEW_POSITIVES} are the least."
+        )
+    if "problem" in evaluation:
+        return f"Nothing in this log tells one policy from another by their rankings: {evaluation['problem']}"
+    cases, judging = evaluation["cases"], evaluation["sessions"]
+    if cases < FEW_CASES or judging < FEW_JUDGING:
+        return (
+            f"This log is too thin to compare policies on: of the held-out sessions {judging:,} tell something, in "
+            f"{cases:,} {unit_of(evaluation)}, and {FEW_JUDGING} sessions with {FEW_CASES} are the least."
+        )
+    return None
+
+
+def unit_of(evaluation: Result) -> str:
+    return {"slate": "slates", "session": "sessions", "next item": "next items"}[evaluation["unit"]]
+
+
+def comparison(evaluation: Result, with_whom: str = REFERENCE) -> Result | None:
+    return next((one for one in evaluation.get("comparisons", []) if one["second"] == with_whom), None)
+
+
+def headline(check: Result, evaluation: Result, verdict: Result) -> str:
+    """The first sentence."""
+    thin = too_thin(check, evaluation)
+    if thin is not None:
+        return thin
+    if verdict.get("verdict") in ("ship", "reject"):
+        return f"The log's propensities say {verdict['verdict']}: {verdict['reason']}"
+    pair = comparison(evaluation)
+    method, cases = evaluation["method"], f"{evaluation['cases']:,} held-out {unit_of(evaluation)}"
+    if pair is None:
+        return f"{method} was judged on {cases}."
+    measure = evaluation["measures"][0]
+    own, other = (_value(evaluation, name, measure) for name in (method, REFERENCE))
+    numbers = f"{measure.upper()} {own:.3f} against {other:.3f}"
+    if evaluation["unit"] == "next item":
+        return (
+            "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
+            f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
+        )
+    words = {
+        "better": f"There is a better policy in this log: on {cases} {method} ranks what people liked above what "
+        f"they skipped more often than smoothed rates of the items do ({numbers}).",
+        "no better": f"No better policy was found in this log: on {cases} {method} cannot be told from smoothed rates "
+        f"of the items ({numbers}).",
+        "worse": f"Do not use the learned policy: on {cases} it is worse than smoothed rates of the items ({numbers}).",
+    }
+    return words[str(pair["verdict"])]
+
+
+def _value(evaluation: Result, policy: str, measure: str) -> float:
+    return float(next(one[measure] for one in evaluation["policies"] if one["policy"] == policy))
+
+
+def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) -> tuple[list[str], list[str]]:
+    """What to do now in words, and the commands for it."""
+    explore = f"bcd4rec serve {policy} --explore epsilon --epsilon 0.1 --database impressions.sqlite"
+    export = "bcd4rec logs export --database impressions.sqlite --out explored.parquet"
+    logged = bool(check["propensities"])
+    if too_thin(check, evaluation) is not None:
+        words = [
+            "Come back with more of the same log: a longer period is the surest help. Nothing here is fit to ship."
+        ]
+        if not logged:
+            words.append("Log from now on with which probability each item was shown; a column is enough.")
+        return words, [f"bcd4rec start {check['log']}"]
+    if verdict.get("verdict") == "ship":
+        return ["Serve it to a small share of the sessions first, beside what you have."], [
+            f"bcd4rec serve OLD --ab {policy} --share 0.05",
+        ]
+    if evaluation["unit"] == "next item":
+        words = [
+            "Log what was shown and not chosen, too, with the probability of each item; then there is more to learn."
+        ]
+        return [*words, "Until then, serve the policy with exploration to a small share: that writes such a log."], [
+            explore,
+            export,
+            "bcd4rec start explored.parquet",
+        ]
+    pair = comparison(evaluation)
+    if pair is not None and pair["verdict"] != "better":
+        words = ["Do not ship this policy. Smoothed rates are as good, and simpler; train and serve those if anything."]
+        return [*words, "More sessions, or a log with exploration, may change this."], [explore, export]
+    if logged:
+        words = [
+            "Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."
+        ]
+        return words, [
+            f"bcd4rec serve OLD --ab {policy} --share 0.05",
+            f"bcd4rec judge {policy} --log explored.parquet",
+        ]
+    words = [
+        "Ranking held-out slates well is a good sign and no proof: the log does not say with which probability items "
+        "were shown, so nothing in it tells what would have happened with others.",
+        "Serve the policy to a small share of the sessions with exploration, which logs propensities; then judge by them.",
+    ]
+    return words, [explore, export, f"bcd4rec judge {policy} --log explored.parquet"]

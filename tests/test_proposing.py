@@ -1,0 +1,209 @@
+"""What is proposed for logs of many kinds: the right columns, the same data sets as by hand, or one sentence."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bcd4rec.data.column_words import answer_of, name_score
+from bcd4rec.data.proposing import Proposal, Sample, propose, response_rules
+from bcd4rec.data.sampling import sample_of
+from bcd4rec.errors import InputError
+from test_cli import result
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+CLICKS, SLATES, ITEMS = 7, 3, 11
+
+
+def rows_of(names: dict[str, str], sessions: int = 12, **more: Any) -> pl.DataFrame:
+    """A log with slates; `names` says what it calls things, and only what is named is there."""
+    rows = []
+    for session in range(sessions):
+        for slate in range(SLATES):
+            for place in range(4):
+                item = (3 * session + 5 * slate + place) % ITEMS
+                rows.append(
+                    {
+                        "session": f"s{session:03}",
+                        "user": f"u{session // 2}",
+                        "slate": slate,
+                        "time": 1_700_000_000 + 1000 * session + 60 * slate,
+                        "position": place,
+                        "item": f"i{item}",
+                        "category": f"c{item % 3}",
+                        "propensity": 0.1 + place / 10,
+                        "response": ("view", "click")[(session + slate + place) % CLICKS == 0],
+                    }
+                )
+    frame = pl.DataFrame(rows).select(pl.col(role).alias(own) for role, own in names.items())
+    return frame.with_columns(**more) if more else frame
+
+
+def proposed(frame: pl.DataFrame) -> Proposal:
+    return propose(Sample(Path("log.parquet"), "parquet", frame))
+
+
+NAMED = [
+    {"session": "session_id", "item": "item_id", "response": "response", "time": "timestamp"},
+    {"session": "visit_id", "item": "sku", "response": "event", "time": "ts", "slate": "page", "position": "place"},
+    {"session": "sessionId", "user": "customerId", "item": "productId", "response": "eventType", "time": "createdAt"},
+    {"session": "sid", "user": "uid", "item": "article", "response": "action", "time": "t", "category": "topic"},
+    {"session": "SESSION", "item": "Track", "response": "Interaction", "time": "Time", "propensity": "pscore"},
+    {"session": "basket", "item": "asin", "response": "outcome", "time": "datetime", "slate": "request"},
+    {"session": "trip.id", "item": "hotel.id", "response": "feedback", "time": "event_time", "position": "rank"},
+    {"session": "visit", "item": "video", "response": "label", "time": "epoch", "propensity": "prob", "slate": "imp"},
+]
+
+
+@pytest.mark.parametrize("names", NAMED, ids=[one["session"] for one in NAMED])
+def test_names_are_known(names: dict[str, str]) -> None:
+    found = proposed(rows_of(names))
+    assert found.map == names
+    assert {choice.role for choice in found.choices} >= set(names)
+    assert all(choice.reason for choice in found.choices)
+
+
+def test_a_canonical_name_wins() -> None:
+    frame = rows_of({"session": "session_id", "item": "item_id", "response": "response", "time": "timestamp"})
+    frame = frame.with_columns(pl.lit("x").alias("sku"), pl.col("item_id").alias("product"))
+    assert proposed(frame).map["item"] == "item_id"
+
+
+def test_users_are_sessions_where_no_visits_are_told_apart() -> None:
+    found = proposed(rows_of({"user": "viewer", "item": "video", "response": "event", "time": "ms"}))
+    assert found.map["session"] == "viewer"
+    assert "user" not in found.map
+
+
+def test_an_anonymous_user_column_is_left_out() -> None:
+    names = {"session": "session_id", "item": "item_id", "response": "response", "time": "timestamp"}
+    found = proposed(rows_of(names).with_columns(pl.lit("NA").alias("user_id")))
+    assert found.options["ignore"] == ["user_id"]
+
+
+def test_unnamed_columns_are_known_by_their_contents() -> None:
+    names = {"session": "a", "item": "b", "response": "c"}
+    frame = rows_of(names).with_columns(
+        pl.datetime_range(
+            pl.datetime(2024, 1, 1), interval="1m", eager=False, end=pl.datetime(2024, 1, 1) + pl.duration(minutes=143)
+        ).alias("d")
+    )
+    assert proposed(frame).map == names | {"time": "d"}
+
+
+def test_open_bandit_has_no_sessions(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "timestamp": [f"2019-11-24 00:{row // 60:02}:{row % 60:02}.5+00:00" for row in range(300)],
+            "item_id": [row * 7 % 34 for row in range(300)],
+            "position": [1 + row % 3 for row in range(300)],
+            "click": [int(row % 13 == 0) for row in range(300)],
+            "propensity_score": [1 / 34] * 300,
+            "user_feature_0": ["81ce", "03a5", "7bc9"] * 100,
+        }
+    )
+    found = proposed(frame)
+    assert found.options["row_sessions"] is True
+    assert found.map == {
+        "time": "timestamp",
+        "position": "position",
+        "item": "item_id",
+        "propensity": "propensity_score",
+        "response": "click",
+    }
+    log, mapping = tmp_path / "bandit.parquet", tmp_path / "m.toml"
+    frame.write_parquet(log)
+    mapping.write_text(found.to_toml())
+    checked = result("check", log, "--map", mapping)
+    assert (checked["sessions"], checked["impressions"], checked["requests"]) == (300, 300, 300)
+    assert checked["propensities"] == 100
+
+
+def test_mind_has_rows_of_marked_items() -> None:
+    frame = pl.DataFrame(
+        {
+            "column1": [str(row) for row in range(1, 31)],
+            "column2": [f"U{row // 3}" for row in range(30)],
+            "column3": [f"11/15/2019 8:{row:02}:22 AM" for row in range(30)],
+            "column4": ["N5 N7", "N9 N3 N1", ""] * 10,
+            "column5": [f"N{row}-0 N{row + 1}-1 N{row + 2}-0" for row in range(30)],
+        }
+    )
+    found = propose(Sample(Path("behaviors.tsv"), "csv", frame, "\t", names_given=True))
+    expected = {"session": "column2", "time": "column3", "slate": "column1", "items": "column5", "history": "column4"}
+    assert found.map == expected
+    assert found.options["mark"] == "-"
+    assert found.options["responses"] == {"0": "skip", "1": "click"}
+    assert found.options["time_format"] == "%m/%d/%Y %I:%M:%S %p"
+
+
+def test_trivago_has_a_reader_of_its_own() -> None:
+    names = ("user_id", "session_id", "timestamp", "step", "action_type", "reference", "impressions", "prices")
+    assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago"}
+
+
+def test_lists_of_sessions_are_sequences() -> None:
+    assert proposed(pl.DataFrame({"items": [[1, 2], [3, 4, 5]]})).options == {"format": "sequences", "column": "items"}
+
+
+@pytest.mark.parametrize("name", ["visits.csv", "shop.jsonl", "news.tsv.gz", "travel.csv", "feed.csv", "clicks.csv"])
+def test_examples_are_read_as_by_hand(tmp_path: Path, name: str) -> None:
+    own = EXAMPLES / f"{name.split('.')[0]}.toml"
+    hand, machine = tmp_path / "hand.toml", tmp_path / "machine.toml"
+    hand.write_text("\n".join(line for line in own.read_text().splitlines() if "min_support" not in line))
+    machine.write_text(propose(sample_of(EXAMPLES / name)).to_toml("about"))
+    hashes = [
+        result("prepare", EXAMPLES / name, "--map", one, "--out", tmp_path / one.stem, *sort)["content_hash"]
+        for one, sort in ((hand, ()), (machine, ("--sort",)))
+    ]
+    assert hashes[0] == hashes[1]
+
+
+def test_values_of_a_response() -> None:
+    shop = ["impression", "view", "add_to_cart", "purchase", "bot"]
+    wanted = {"impression": "skip", "view": "click", "add_to_cart": "click", "purchase": "buy", "bot": "drop"}
+    assert response_rules(shop, slates=True) == (wanted, [])
+    assert response_rules(["view", "click"], slates=True)[0]["view"] == "skip"
+    assert response_rules(["view", "addtocart", "transaction"], slates=False)[0]["view"] == "click"
+    assert response_rules(["shown", "click", "read"], slates=True)[0]["read"] == "organic:click"
+    assert response_rules(["shown", "click", "xyzzy"], slates=True)[1] == ["xyzzy"]
+    assert [answer_of(one) for one in ("not_clicked", "Clicked", "no click", "???")] == ["skip", "click", "skip", None]
+
+
+def test_what_is_not_known_is_asked() -> None:
+    names = {"session": "visit", "item": "sku", "response": "event", "time": "ts"}
+    frame = rows_of(names).with_columns(pl.col("event").replace({"view": "foo"}))
+    with pytest.raises(InputError, match="not clear which values are a skip"):
+        proposed(frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pl.DataFrame({"a": ["x", "y"]}), "has one column"),
+        (pl.DataFrame({"sku": ["a", "b", "a", "b"], "price": [1.5, 2.5, 3.5, 1.5]}), "no column looks like a session"),
+        (pl.DataFrame({"price": [1.5, 2.5], "weight": [0.5, 3.5]}), "no column looks like items"),
+    ],
+)
+def test_what_is_no_log_is_refused(frame: pl.DataFrame, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        proposed(frame)
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=8), st.sampled_from(["skip", "click", "organic:click"]), max_size=4)
+)
+def test_toml_survives_any_value(rules: dict[str, str]) -> None:
+    options = {"delimiter": ";", "map": {"session": "a b"}, "responses": rules}
+    if all(character not in json.dumps(rules, ensure_ascii=False) for character in "\x7f"):
+        assert tomllib.loads(Proposal(options, ()).to_toml()) == options
+
+
+@given(st.text(max_size=20))
+def test_any_name_has_a_score(name: str) -> None:
+    assert all(0 <= name_score(role, name) <= 100 for role in ("session", "item", "time"))

@@ -1,0 +1,218 @@
+"""`bcd4rec start` from a file to a page: two of the examples, what is kept, what is refused, what the page says."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polars as pl
+import pytest
+
+from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.telling import sessions_in_words
+from bcd4rec.experiments.start_advice import headline, next_steps, too_thin
+from bcd4rec.report.page import render
+from bcd4rec.report.start import Story, page_of
+from markup import Structure, assert_loads_nothing
+from test_cli import fails, result, run, works
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SECTIONS = ("next", "verdict", "limits", "sessions", "slates", "reading", "commands")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("start") / "shop"
+    return out, result("start", EXAMPLES / "shop.jsonl", "--yes", "--out", out)
+
+
+def test_the_shop_is_taken_to_a_page(shop: tuple[Path, dict[str, Any]]) -> None:
+    out, told = shop
+    assert told["mapping"]["map"]["items"] == "shown"
+    assert told["check"]["sessions"] == 60
+    assert told["thin"] is True
+    assert told["first"].startswith("This log is too thin")
+    assert told["policy"]["method"] == "bcd4rec"
+    assert told["page"] == str(out / "start.html")
+    page = (out / "start.html").read_text()
+    assert_loads_nothing(page)
+    found = Structure(page)
+    assert {one.get("id") for one in found.all("section")} >= set(SECTIONS)
+    assert "results" not in {one.get("id") for one in found.all("section")}  # no table as if it meant something
+    assert told["policy"]["rule"]["reason"] in found.text
+    assert all(command in found.text for command in told["commands"])
+    assert told["check"]["warnings"][0]["message"] in found.text
+    assert found.text.count("The policy would show") == 3
+
+
+def test_its_commands_give_the_same_data_set(shop: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, told = shop
+    prepare = told["commands"][1].split()[1:]
+    prepare[prepare.index("--out") + 1] = str(tmp_path / "again")
+    assert result(*prepare)["content_hash"] == told["dataset"]["content_hash"]
+    assert Dataset.load(out / "dataset").content_hash == told["dataset"]["content_hash"]
+
+
+def test_what_is_done_is_not_done_again(shop: tuple[Path, dict[str, Any]]) -> None:
+    out, told = shop
+    before = {path.name: path.stat().st_mtime_ns for path in (out / "log.parquet", out / "dataset", out / "policy")}
+    again = run("start", EXAMPLES / "shop.jsonl", "--yes", "--out", out, "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout) == told
+    assert again.stderr.count("(done before)") >= 5
+    assert before == {name: (out / name).stat().st_mtime_ns for name in before}
+
+
+def test_another_mapping_is_another_run(shop: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, told = shop
+    copy, mapping = tmp_path / "copy", tmp_path / "mine.toml"
+    shutil.copytree(out, copy)
+    mapping.write_text((out / "mapping.toml").read_text().replace('bought = "bought"', ""))
+    with mock.patch("bcd4rec.commands._stages.AGENT", "popular"):
+        found = result("start", EXAMPLES / "shop.jsonl", "--mapping", mapping, "--out", copy)
+    assert "buy" not in found["check"]["responses"] or not found["check"]["responses"]["buy"]
+    assert found["dataset"]["content_hash"] != told["dataset"]["content_hash"]
+    assert found["policy"]["method"] == "popular"
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    out, given = tmp_path / "out", ("start", EXAMPLES / "news.tsv.gz", "--yes")
+    with (
+        mock.patch("bcd4rec.commands._stages.AGENT", "ctr"),
+        mock.patch("bcd4rec.commands.train.learn", side_effect=KeyboardInterrupt),
+        mock.patch("bcd4rec.cli._leave", side_effect=SystemExit(2)),
+    ):
+        run(*given, "--out", out)
+    assert (out / "dataset").is_dir()
+    assert not (out / "policy").exists()
+    with mock.patch("bcd4rec.commands._stages.AGENT", "ctr"):
+        done = works(*given, "--out", out)
+    assert "Making a data set of it (done before)" in done.stderr
+    assert "Training a policy …" in done.stderr
+    page = Structure((out / "start.html").read_text()).text
+    assert "N27-0" in page  # why the column is a list of items
+    assert "the file has no header".capitalize()[0:20] in page
+
+
+def test_clicks_only_are_no_ranking_of_policies(tmp_path: Path) -> None:
+    found = result("start", EXAMPLES / "clicks.csv", "--yes", "--out", tmp_path / "out")
+    assert found["policy"]["method"] == "stan"
+    assert "passed over" in found["first"] or found["thin"]
+
+
+def test_without_a_terminal_somebody_must_say_yes(tmp_path: Path) -> None:
+    told = fails("start", EXAMPLES / "shop.jsonl", "--out", tmp_path / "out")
+    assert "no terminal" in told
+    assert "session=visit" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_no_on_the_terminal_ends_it(tmp_path: Path) -> None:
+    with mock.patch("sys.stdin") as stdin, mock.patch("builtins.input", return_value="n"):
+        stdin.isatty.return_value = True
+        done = run("start", EXAMPLES / "shop.jsonl", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "In session v000, on 2024-03-01 at 08:00 six items were shown" in done.stderr
+    assert "Nothing was learned" in done.stderr
+    assert (tmp_path / "out" / "mapping.toml").is_file()
+    assert not (tmp_path / "out" / "dataset").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("empty.csv", b"", "is empty"),
+        ("header.csv", b"session,item,response\n", "no rows"),
+        ("one.csv", b"item\na\nb\n", "has one column"),
+        ("nobody.csv", b"sku,price,event\na,1.5,view\nb,2.5,click\na,2.5,view\nb,3,view\n", "looks like a session"),
+        ("noise.bin", bytes(range(256)) * 40, "not"),
+        ("zip.csv", b"PK\x03\x04" + bytes(100), "zip archive"),
+    ],
+)
+def test_what_is_no_log_is_refused_in_a_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert words in fails("start", tmp_path / name, "--yes", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    assert "something else" in fails("start", EXAMPLES / "shop.jsonl", "--yes", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_sessions_in_words(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "v017", "request_id": slate, "item_id": f"i{place}", "response": answer, "organic": False}
+        for slate, answers in enumerate((("skip", "skip", "click", "skip"), ("skip", "skip"), ("buy",), ("skip",)))
+        for place, answer in enumerate(answers)
+    ]
+    log = tmp_path / "log.parquet"
+    pl.DataFrame(rows).write_parquet(log)
+    assert sessions_in_words(log) == [
+        "In session v017, four items were shown, the third (i2) was clicked; then two items were shown, none was "
+        "clicked; then i0 was shown and bought; one more slate followed."
+    ]
+
+
+def check_of(**more: Any) -> dict[str, Any]:
+    responses = {"skip": 9000, "click": 1000}
+    found = {"log": "log.csv", "responses": responses, "sessions": 2000, "impressions": 10_000, "requests": 2500}
+    return found | {"items": 50, "organic": 0, "propensities": 0.0, "warnings": [], "days": None} | more
+
+
+def evaluation_of(verdict: str = "better", **more: Any) -> dict[str, Any]:
+    policies = [
+        {"policy": name, "auc": value, "auc_low": value - 0.02, "auc_high": value + 0.02}
+        for name, value in (("bcd4rec", 0.71), ("ctr", 0.66), ("logged order", 0.55))
+    ]
+    pair = {"first": "bcd4rec", "second": "ctr", "verdict": verdict, "sentence": "bcd4rec is so than ctr."}
+    found = {"unit": "slate", "cases": 400, "sessions": 300, "measures": ["auc"], "method": "bcd4rec"}
+    return found | {"policies": policies, "comparisons": [pair]} | more
+
+
+@pytest.mark.parametrize(
+    ("check", "evaluation", "words"),
+    [
+        (check_of(), evaluation_of(), None),
+        (check_of(sessions=7), evaluation_of(), "7 sessions"),
+        (check_of(responses={"skip": 9980, "click": 20}), evaluation_of(), "20 of 10,000"),
+        (check_of(), evaluation_of(cases=12), "12 slates"),
+        (check_of(), evaluation_of(sessions=4), "4 tell something"),
+        (check_of(), {"problem": "no slate was mixed."}, "no slate was mixed"),
+    ],
+)
+def test_thin_logs(check: dict[str, Any], evaluation: dict[str, Any], words: str | None) -> None:
+    found = too_thin(check, evaluation)
+    assert (found is None) if words is None else (found is not None and words in found)
+    assert (headline(check, evaluation, {}) == found) == (words is not None)
+
+
+def test_the_first_sentence_is_the_verdict() -> None:
+    check = check_of()
+    assert headline(check, evaluation_of("better"), {}).startswith("There is a better policy in this log")
+    assert headline(check, evaluation_of("no better"), {}).startswith("No better policy was found")
+    assert headline(check, evaluation_of("worse"), {}).startswith("Do not use")
+    assert "say ship" in headline(check, evaluation_of(), {"verdict": "ship", "reason": "it earns more."})
+    assert "--explore epsilon" in " ".join(next_steps(check, evaluation_of(), {}, "p")[1])
+    assert "--ab p" in " ".join(next_steps(check_of(propensities=100.0), evaluation_of(), {}, "p")[1])
+
+
+def test_the_page_of_a_log_that_tells_something() -> None:
+    sessions = [{"session": "<v1>", "slates": [{"shown": [["a", "click"], ["b", "skip"]], "policy": ["b", "c"]}]}]
+    trained = {"method": "bcd4rec", "rule": {"words": "Slates of the best.", "reason": "the log says so"}}
+    story = Story(
+        *("log.csv", "out/policy", [("session", "visit", "by its name")], ["A doubt."], ["In session 1, …."]),
+        *(check_of(), {"warnings": []}, trained, evaluation_of(), {}, sessions, ["bcd4rec check log.csv"]),
+    )
+    page = render(page_of(story))
+    assert_loads_nothing(page)
+    found = Structure(page)
+    assert {one.get("id") for one in found.all("section")} >= {*SECTIONS, "results"}
+    assert "0.710" in found.text
+    assert "Session <v1>" in found.text
+    assert "no propensities: no estimate" in found.text
+    judged = replace(story, check=check_of(propensities=100.0), verdict={"verdict": "cannot tell", "reason": "Few."})
+    assert "Verdict: cannot tell. Few." in Structure(render(page_of(judged))).text
