@@ -20,7 +20,7 @@ from bcd4rec.evaluation.off_policy.pseudo_inverse import (
     weights_over_categories,
     weights_over_items,
 )
-from bcd4rec.policies.ranking import Exploration, make_slates
+from bcd4rec.policies.slates import Exploration, make_slates
 
 A, K, C = 6, 3, 2
 CATEGORIES = np.array([0, 1, 0, 0, 1, 0], np.int32)

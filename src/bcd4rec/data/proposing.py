@@ -67,7 +67,7 @@ class Proposal:
 def propose(sample: Sample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
     columns = [profile(series) for series in sample.frame.get_columns()]
-    if TRIVAGO <= set(sample.frame.columns):
+    if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
         return Proposal({"format": "trivago"}, (Choice("format", "trivago", why),))
     if len(columns) == 1 and columns[0].kind == "list" and sample.kind == "parquet":
@@ -174,7 +174,7 @@ class _Proposing:
     def _item(self) -> None:
         item = self._best("item", lambda one: one.an_id)
         if item is None:
-            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 2 < one.distinct]
+            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct > 2]
             ids = [one for one in ids if one.distinct < 0.9 * self.rows and _runs(one) > 1.5 * one.distinct]
             item = max(ids, key=lambda one: one.distinct, default=None)
             if item is None:
@@ -212,7 +212,7 @@ class _Proposing:
             )
 
     def _contiguous(self) -> Column | None:
-        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 5 <= one.distinct]
+        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct >= 5]
         ids = [one for one in ids if one.distinct < 0.9 * self.rows]
         if "items" not in self.chosen:
             ids = [one for one in ids if _runs(one) <= 1.2 * one.distinct]
@@ -510,7 +510,7 @@ def _propensity(one: Column) -> bool:
     if one.kind not in ("number", "integer"):
         return False
     low, high = one.values.min(), one.values.max()
-    return 0 < float(low) and float(high) <= 1  # type: ignore[arg-type]
+    return float(low) > 0 and float(high) <= 1  # type: ignore[arg-type]
 
 
 def _time(one: Column) -> bool:
@@ -519,7 +519,7 @@ def _time(one: Column) -> bool:
 
 def _place(one: Column) -> bool:
     low, high = one.values.min(), one.values.max()
-    return one.kind == "integer" and 0 <= int(low) and int(high) < MOST_PLACES  # type: ignore[arg-type]
+    return one.kind == "integer" and int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]
 
 
 def _toml(value: Any) -> str:

@@ -4,7 +4,6 @@ import csv
 import re
 from pathlib import Path
 
-
 from bcd4rec.data.column_profiles import ISO
 from bcd4rec.data.files import first_line, kind_of, log_files, separator_of
 from bcd4rec.data.proposing import Sample

@@ -101,7 +101,7 @@ def _rows(log: Log, responses: Responses, column: str) -> pl.LazyFrame:
     """Shown items of all files: session_id, time, slate, arm and reward, in the order of time."""
     parts = []
     for table, typed in log.frames():
-        arm = scan(table.path, table.text).frame.select(
+        arm = scan(table.path).frame.select(
             pl.col(ROW).alias("row"), pl.col(column).cast(pl.String).alias("arm")
         )
         parts.append(typed.join(arm, on="row", maintain_order="left"))
