@@ -11,12 +11,16 @@ from bcd4rec.commands._options import Force, Json, Seed, Users
 if TYPE_CHECKING:
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.sessions import Tick
+    from bcd4rec.evaluation.off_policy.verdict import Verdict
     from bcd4rec.experiments.comparison import Comparison
     from bcd4rec.training import Report, Trainer
 
 EPILOG = "Example:  bcd4rec demo --out demo/"
 BASELINES = ("popular", "ctr", "stan", "response")  # quick enough to be fitted while somebody watches
 AGENTS = ("dqn", "iqn", "bcd4rec")
+
+
+JUDGED = "bcd4rec"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,14 +42,18 @@ def demo(
     began = time.monotonic()
     with atomic_directory(out, force) as folder, progress() as tick:
         found = _run(folder, users, seed, tick)
+        tick("judging", 0.0)
+        verdict = _verdict(folder, seed)
         _report(folder / "report.html", found, users, seed)
         results = [one.to_json() for one in found.evaluations]
-        write_json(folder / MANIFEST, {"kind": "demo", "users": users, "seed": seed, "policies": results})
+        told = {"word": verdict.word, "reason": verdict.reason}
+        write_json(folder / MANIFEST, {"kind": "demo", "users": users, "seed": seed, "policies": results} | told)
     report = out / "report.html"
     if json:
-        emit_json({"report": str(report), "policies": results, "seconds": time.monotonic() - began})
+        emit_json({"report": str(report), "policies": results, "verdict": told, "seconds": time.monotonic() - began})
     else:
         show(table(found.evaluations, f"{users:,} fresh users. {rules_note({})}"))
+        show(f"What the log alone says of {JUDGED} (bcd4rec judge): {verdict.word}. {verdict.reason}")
         say(f"Done in {time.monotonic() - began:.0f} s. The report is in {report}: open it in a browser.")
 
 
@@ -74,6 +82,14 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     contestants = [comparison.contestant(name, environment, dataset, seed) for name in names]
     say(f"4/4  {len(names)} policies meet {users:,} new users …")
     return comparison.compare(environment, contestants, users, seed, tick=tick)
+
+
+def _verdict(folder: Path, seed: int) -> "Verdict":
+    """Of the paper's agent, by the log that it was learned from."""
+    from bcd4rec.data.dataset import Dataset
+    from bcd4rec.library import judge
+
+    return judge(folder / "policies" / JUDGED, Dataset.load(folder / "dataset"), seed=seed)
 
 
 def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> list[str]:
