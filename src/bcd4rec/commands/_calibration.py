@@ -1,5 +1,6 @@
 """`bcd4rec judge --calibrate`: how often verdicts are right where the truth is known."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from bcd4rec.console import emit_json, progress, show
@@ -10,21 +11,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def calibrate_judging(env: str, names: str | None, logs: int, sessions: int, truth: int, seed: int, json: bool) -> None:
+def calibrate_judging(env: str, names: str | None, settings: study.Settings, json: bool) -> None:
     if env != "recsim":
         raise InputError(f"--calibrate needs users who tell the truth: found --env {env}, expected recsim.")
     chosen = [name.strip() for name in names.split(",")] if names else list(study.CASES)
-    settings = study.Settings(logs=logs, sessions=sessions, truth=truth, seed=seed)
     tallies: list[study.Tally] = []
     with progress() as tick:
         for case in study.cases(chosen, settings, tick):
             *_, last = study.run(case, settings, tick)
             tallies += last
     if json:
-        told = {"env": env, "logs": logs, "sessions": sessions, "truth": truth, "seed": seed}
-        emit_json(told | {"cases": [one.to_json() for one in tallies]})
+        emit_json({"env": env} | asdict(settings) | {"cases": [one.to_json() for one in tallies]})
     else:
-        show(table(tallies, f"{logs:,} independent logs of {sessions:,} sessions; shares in % with 95 % intervals"))
+        size = f"{settings.logs:,} independent logs of {settings.sessions:,} sessions"
+        show(table(tallies, f"{size}; shares in % with 95 % intervals"))
 
 
 def table(tallies: list[study.Tally], title: str) -> "Table":

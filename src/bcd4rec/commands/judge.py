@@ -69,6 +69,7 @@ def judge(
     ] = None,
     logs: Annotated[int, typer.Option(min=1, help="With --calibrate: independent logs of each case.")] = 20,
     sessions: Annotated[int, typer.Option(min=1, help="With --calibrate: sessions of a log.")] = 2000,
+    ranking: Annotated[str, typer.Option(help="With --calibrate: the baseline whose ranking is logged.")] = "markov",
     truth: Annotated[int, typer.Option(min=2, help="With --calibrate: sessions that tell the truth.")] = 20_000,
     report: Annotated[Path | None, typer.Option(help="Also write one self-contained HTML page here.")] = None,
     seed: Seed = 0,
@@ -85,8 +86,10 @@ def judge(
 
     if calibrate:
         from bcd4rec.commands._calibration import calibrate_judging
+        from bcd4rec.experiments.judging_study import Settings
 
-        calibrate_judging(env, cases, logs, sessions, truth, seed, json)
+        settings = Settings(logs, sessions, truth, ranking, with_model=model, seed=seed)
+        calibrate_judging(env, cases, settings, json)
         return
     if new is None or log is None:
         raise InputError("judge needs a policy and a log: bcd4rec judge NEW --log LOGS.")

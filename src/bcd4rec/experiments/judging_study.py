@@ -56,6 +56,7 @@ class Settings:
     truth: int = 20_000  # sessions of each policy that the truth is taken from
     ranking: str = "markov"  # the baseline whose ranking the loggers show
     learn: int = 2000  # random sessions that it learns from
+    with_model: bool = True  # vetoes take part where a case is about them
     seed: int = 0
 
 
@@ -213,12 +214,16 @@ def run(case: Case, settings: Settings, tick: Tick = no_tick) -> Iterator[list[T
         tick(f"{case.name}: judging logs", number / settings.logs)
         seed = stream_seed(settings.seed, "judged log", number)
         dataset = dataset_of(case.environment, case.logger, settings.sessions, seed)
-        model: Expected | None = cross_fit(dataset, settings.seed).outcomes if case.with_model else None
+        model: Expected | None = _model(dataset, settings) if case.with_model else None
         for tally in tallies:
             found = collect(case.candidates[tally.candidate], dataset, case.logger, None, model, number)
             verdict, accepting = (conclude(found, dataset, accept, knows_logger=True) for accept in (False, True))
             tally.add(verdict, accepting, target)
         yield tallies
+
+
+def _model(dataset: Dataset, settings: Settings) -> Expected | None:
+    return cross_fit(dataset, settings.seed).outcomes if settings.with_model else None
 
 
 def _tally(case: Case, name: str, policy: Policy, settings: Settings) -> Tally:
