@@ -10,7 +10,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.responses import Responses
 from bcd4rec.evaluation.off_policy.slate_model import (
-    Answer,
+    SlateAnswer,
     cross_fit,
     expected_outcomes,
     fit_answer,
@@ -47,7 +47,7 @@ def test_expected_answers_are_plain_sums():
     logits, shown = rng.normal(size=(5, 3)), rng.random((5, 3)) < 0.8
     places = np.array([0.1, -0.4, -0.9])
     for choice in (True, False):
-        found = Answer(choice, places, 0.7).expected(logits, shown)
+        found = SlateAnswer(choice, places, 0.7).expected(logits, shown)
         for row in range(5):
             inner = [places[j] + 0.7 * logits[row, j] for j in range(3) if shown[row, j]]
             pull = sum(math.exp(u) for u in inner)
@@ -65,7 +65,7 @@ def test_an_answer_is_found_again(choice):
     rng = np.random.default_rng(1)
     n, k = 20_000, 3
     logits = rng.normal(-0.5, 1.0, (n, k))
-    true = Answer(choice, np.array([0.3, -0.2, -0.8]), 1.4)
+    true = SlateAnswer(choice, np.array([0.3, -0.2, -0.8]), 1.4)
     inner = true.places + true.slope * logits
     if choice:
         gumbel = np.column_stack([inner, np.zeros(n)]) - np.log(rng.standard_exponential((n, k + 1)))

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from bcd4rec.evaluation.off_policy.decisions import Decisions
-from bcd4rec.evaluation.off_policy.diagnostics import PropensityCheck, Support, self_test, session_variance, weights_of
+from bcd4rec.evaluation.off_policy.diagnostics import (
+    LoggedSupport,
+    PropensityCheck,
+    self_test,
+    session_variance,
+    weights_of,
+)
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 from bcd4rec.evaluation.off_policy.verdict import EXIT_CODES, StepSizes, canary_sizes, verdict_of
 
@@ -137,7 +143,7 @@ def test_the_largest_step_is_the_last_with_sound_weights():
 
 
 def test_support_counts_places():
-    support = Support()
+    support = LoggedSupport()
     support.add(np.array([[3, 1, -1], [2, 0, 4]], np.int32), np.array([[0.5, 0.05, 1.0], [0.0, 0.09, 0.3]]))
     assert (support.exploration_only, support.outside) == (0.4, 0.2)
 
@@ -148,7 +154,7 @@ def test_support_by_weights_agrees_with_the_logger():
     chances, plays = np.array([0.9, 0.06, 0.04]), np.array([0.5, 0.0, 0.2])
     items = rng.choice(3, 200_000, p=chances)
     log = Decisions(np.arange(len(items)), chances[items, None], plays[items, None], np.zeros((len(items), 1)))
-    support = Support()
+    support = LoggedSupport()
     support.add_logged(log, items[:, None].astype(np.int32))
     assert support.exploration_only == pytest.approx(0.2, abs=0.01)
     assert support.outside == pytest.approx(0.3, abs=0.01)

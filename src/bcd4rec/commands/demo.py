@@ -89,7 +89,8 @@ def _verdict(folder: Path, seed: int) -> "Verdict":
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.library import judge
 
-    return judge(folder / "policies" / JUDGED, Dataset.load(folder / "dataset"), seed=seed)
+    dataset = Dataset.load(folder / "dataset")
+    return judge(folder / "policies" / JUDGED, dataset, logger="random", with_model=False, seed=seed)
 
 
 def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> list[str]:

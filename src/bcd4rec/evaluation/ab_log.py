@@ -17,7 +17,7 @@ KNOWN_PAIRS = (("old", "new"), ("external", "new"), ("a", "b"))
 
 
 @dataclass(frozen=True)
-class Arms:
+class LoggedArms:
     """What the two arms are called in the log."""
 
     column: str
@@ -29,7 +29,7 @@ class Arms:
 class AbSessions:
     """Sessions of both arms in the order in which they began."""
 
-    arms: Arms
+    arms: LoggedArms
     in_new: list[bool]
     rewards: list[float]
     left_out: int
@@ -101,9 +101,7 @@ def _rows(log: Log, responses: Responses, column: str) -> pl.LazyFrame:
     """Shown items of all files: session_id, time, slate, arm and reward, in the order of time."""
     parts = []
     for table, typed in log.frames():
-        arm = scan(table.path).frame.select(
-            pl.col(ROW).alias("row"), pl.col(column).cast(pl.String).alias("arm")
-        )
+        arm = scan(table.path).frame.select(pl.col(ROW).alias("row"), pl.col(column).cast(pl.String).alias("arm"))
         parts.append(typed.join(arm, on="row", maintain_order="left"))
     rows = pl.concat(parts).filter(~pl.col("organic"))
     value = pl.col("response").replace_strict(responses.rewards, return_dtype=pl.Float64)
@@ -112,15 +110,15 @@ def _rows(log: Log, responses: Responses, column: str) -> pl.LazyFrame:
     return rows.select(*columns, *slate).sort("time", maintain_order=True)
 
 
-def _arms(found: list[str], column: str, old: str | None, new: str | None) -> Arms:
+def _arms(found: list[str], column: str, old: str | None, new: str | None) -> LoggedArms:
     if old is not None and new is not None:
         if old == new:
             raise InputError(f"--old and --new are both {old!r}; expected two arms.")
-        return Arms(column, old, new)
+        return LoggedArms(column, old, new)
     if old is None and new is None:
         for pair in KNOWN_PAIRS:
             if set(pair) <= set(found):
-                return Arms(column, *pair)
+                return LoggedArms(column, *pair)
     raise InputError(
         f"column {column} holds {', '.join(map(repr, found[:10]))}; say which arm is which with --old and --new."
     )

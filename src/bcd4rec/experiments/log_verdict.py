@@ -49,9 +49,7 @@ def judge_log(
     model: Expected | None = None
     if with_model:
         try:
-            model = cross_fit(
-                dataset, seed, tick=lambda stage, share: tick(f"response model: {stage}", share)
-            ).outcomes
+            model = cross_fit(dataset, seed, tick=lambda stage, share: tick(f"response model: {stage}", share)).outcomes
         except InputError as error:
             notes.append(f"Judged without a model of the response. {error}")
     found = collect(new, dataset, logger, split, model, seed, tick)

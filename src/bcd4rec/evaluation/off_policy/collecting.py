@@ -8,7 +8,7 @@ import numpy as np
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles, Index, outcomes_of
-from bcd4rec.evaluation.off_policy.diagnostics import PropensityCheck, Support
+from bcd4rec.evaluation.off_policy.diagnostics import LoggedSupport, PropensityCheck
 from bcd4rec.evaluation.off_policy.pseudo_inverse import (
     MOST_PLACES,
     Ranked,
@@ -19,7 +19,7 @@ from bcd4rec.evaluation.off_policy.pseudo_inverse import (
     weights,
     weights_over_items,
 )
-from bcd4rec.evaluation.off_policy.replay import Met, Slates, Translation, replay
+from bcd4rec.evaluation.off_policy.replay import ReplayedSlates, ReplayedStep, Translation, replay
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 from bcd4rec.evaluation.off_policy.verdict import StepSizes
 from bcd4rec.policies.policy import Policy
@@ -49,17 +49,17 @@ class Player:
         rule = self.policy.rule
         return type(self.policy) is Policy and not rule.diversity and rule.exploration.kind in ("none", "epsilon")
 
-    def scores(self, met: Met) -> FloatArray | None:
+    def scores(self, met: ReplayedStep) -> FloatArray | None:
         """(b, A) −inf for what is not available; None where the policy is not one ranking."""
         return self.policy.available_scores(met.sessions) if type(self.policy) is Policy else None
 
-    def propensities(self, met: Met, scores: FloatArray | None) -> Doubles:
+    def propensities(self, met: ReplayedStep, scores: FloatArray | None) -> Doubles:
         """(b, K) of what was shown; 0 for what the policy does not know."""
         found = self.policy.propensities(met.sessions, met.items, scores=scores)
         return np.where(met.unknown, 0.0, found.astype(np.float64))
 
     def draws(
-        self, met: Met, k: int, scores: FloatArray | None, rng: np.random.Generator, count: int = DRAWN
+        self, met: ReplayedStep, k: int, scores: FloatArray | None, rng: np.random.Generator, count: int = DRAWN
     ) -> list[IntArray]:
         """Slates (b, K) that it would show, in its own numbers."""
         chosen = rng if self.explores else None
@@ -97,7 +97,7 @@ class Collected:
     steps: StepSizes
     own: SessionSums | None  # the logger against itself
     check: PropensityCheck
-    support: Support = field(default_factory=Support)
+    support: LoggedSupport = field(default_factory=LoggedSupport)
     recommended: int = 0  # places of the candidate's slates
     strange: int = 0  # of them those with items that the log does not have
     slates: int = 0
@@ -130,7 +130,7 @@ class Collector:
         n_items = max(dataset.n_items, logger.n_items if logger is not None else 0)
         self.found = Collected(SessionSums(names, longest), StepSizes(names, longest), own, PropensityCheck(n_items))
 
-    def add(self, slates: Slates) -> None:
+    def add(self, slates: ReplayedSlates) -> None:
         if not len(slates):
             return
         columns = self._replayed(slates)
@@ -147,7 +147,7 @@ class Collector:
         if self._old is None:
             found.support.add_logged(decisions, slates.items)
 
-    def _decisions(self, slates: Slates, columns: _Columns) -> Decisions:
+    def _decisions(self, slates: ReplayedSlates, columns: _Columns) -> Decisions:
         outcomes = outcomes_of(slates.responses, self._dataset.responses)[1]
         session = slates.sessions[slates.session]
         logged = slates.propensities if self._trust else columns.logged
@@ -167,7 +167,7 @@ class Collector:
             by_categories,
         )
 
-    def _replayed(self, slates: Slates) -> _Columns:
+    def _replayed(self, slates: ReplayedSlates) -> _Columns:
         n, outcomes = len(slates), len(self._dataset.responses.positive) + 1
         known = self._model is not None
         columns = _Columns(
@@ -185,7 +185,7 @@ class Collector:
             self._step(slates, columns, met, None if met_by_old is None else next(met_by_old))
         return columns
 
-    def _can_veto(self, slates: Slates) -> bool:
+    def _can_veto(self, slates: ReplayedSlates) -> bool:
         """The logger's moments must be known; items need both rankings, and the same items to choose from."""
         if self._old is None or not self._old.ranks or slates.items.shape[1] > MOST_PLACES:
             return False
@@ -193,7 +193,7 @@ class Collector:
         alike = old.vocabulary.ids.equals(new.vocabulary.ids) and old.rule.unavailable == new.rule.unavailable
         return bool(self._groups) or (self._new.ranks and alike and old.rule.after_skip == new.rule.after_skip)
 
-    def _step(self, slates: Slates, columns: _Columns, met: Met, by_old: Met | None) -> None:
+    def _step(self, slates: ReplayedSlates, columns: _Columns, met: ReplayedStep, by_old: ReplayedStep | None) -> None:
         new, old, rows = self._new, self._old, met.rows
         scores = new.scores(met)
         columns.candidate[rows] = new.propensities(met, scores)
@@ -218,7 +218,7 @@ class Collector:
                 some = np.flatnonzero(sizes == size)
                 columns.veto[rows[some]] = self._veto(by_old, by_logger, scores, drawn, some, int(size))
 
-    def _support(self, own: IntArray, shown: IntArray, by_old: Met, scores: FloatArray | None) -> None:
+    def _support(self, own: IntArray, shown: IntArray, by_old: ReplayedStep, scores: FloatArray | None) -> None:
         """What the logger would do with the candidate's slates, place by place; items it does not know, never."""
         assert self._old is not None  # noqa: S101 (asked for with a logger only; for the type checker)
         known = self._old.translation.to_policy(shown)
@@ -227,7 +227,7 @@ class Collector:
 
     def _veto(
         self,
-        by_old: Met,
+        by_old: ReplayedStep,
         theirs: FloatArray,
         scores: FloatArray | None,
         drawn: list[IntArray],

@@ -21,7 +21,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightSummary:
     """How well a log can stand for what the candidate would have done.
 
     Both are needed. Weights have the mean 1 if the log could have shown all that the candidate shows; and few effective
@@ -44,18 +44,18 @@ class Weights:
         return None
 
 
-def weights_of(sums: SessionSums, target: Target) -> Weights:
+def weights_of(sums: SessionSums, target: Target) -> WeightSummary:
     layout, mean, squares = sums.layout, sums.mean, sums.mean_squares
     if target == "one step":
         steps = sums.sessions * _effective(mean[layout.WEIGHT], mean[layout.SQUARED])
         sessions = sums.sessions * _effective(mean[layout.WEIGHT], squares[layout.WEIGHT])
-        return Weights(target, float(mean[layout.WEIGHT] / mean[layout.STEPS]), sessions, steps)
+        return WeightSummary(target, float(mean[layout.WEIGHT] / mean[layout.STEPS]), sessions, steps)
     average = mean[layout.session_weight]
     effective = [_effective(one, two) for one, two in zip(average, squares[layout.session_weight], strict=True)]
     worst = int(np.abs(average - 1.0).argmax())
     # An ended session keeps its weight, so as many steps count as the log's sessions have.
     steps = sums.sessions * float(np.mean(effective)) * float(mean[layout.KEPT])
-    return Weights(target, float(average[worst]), sums.sessions * min(effective), steps)
+    return WeightSummary(target, float(average[worst]), sums.sessions * min(effective), steps)
 
 
 def _effective(mean: float, mean_square: float) -> float:
@@ -64,7 +64,7 @@ def _effective(mean: float, mean_square: float) -> float:
 
 
 @dataclass
-class Support:
+class LoggedSupport:
     """How much of what the candidate recommends the log knows, as shares of its recommendations."""
 
     places: float = 0.0

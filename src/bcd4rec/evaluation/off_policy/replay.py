@@ -24,7 +24,7 @@ ROWS = 200_000  # impressions of a chunk, unless a single session has more
 
 
 @dataclass(frozen=True)
-class Slates:
+class ReplayedSlates:
     """All slates of some whole sessions, those of a session together and in order; item numbers are the data set's."""
 
     sessions: Rows  # (B,) rows of `Dataset.sessions`
@@ -49,7 +49,7 @@ class Slates:
 
 def logged_slates(
     dataset: Dataset, split: str | None = None, n_items: int | None = None, tick: Tick = no_tick
-) -> Iterator[Slates]:
+) -> Iterator[ReplayedSlates]:
     """The log in chunks of whole sessions, of one split or all; `n_items` is the largest catalogue that scores them."""
     if dataset.manifest["config"].get("convention") == "chosen":
         raise InputError(
@@ -88,7 +88,7 @@ def _runs(values: Rows) -> list[tuple[int, int]]:
     return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
 
 
-def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> Slates:
+def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> ReplayedSlates:
     rows = np.concatenate([np.arange(first, last) for first, last in zip(starts, ends, strict=True)])
     frame = dataset.frame[rows]
     number, session = np.unique(frame["session"].to_numpy().astype(np.int64), return_inverse=True)
@@ -109,7 +109,7 @@ def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> Slates:
         return found
 
     chance = frame["propensity"].cast(float).fill_null(float("nan")).to_numpy()
-    return Slates(
+    return ReplayedSlates(
         number,
         session[shown][first],
         step[shown][first],
@@ -122,10 +122,10 @@ def _slates(dataset: Dataset, starts: Rows, ends: Rows) -> Slates:
     )
 
 
-class Met(NamedTuple):
+class ReplayedStep(NamedTuple):
     """Some slates of the log, and the sessions before them as a policy sees them."""
 
-    rows: Rows  # (b,) of `Slates`
+    rows: Rows  # (b,) of `ReplayedSlates`
     sessions: Sessions  # b of them
     items: IntArray  # (b, K) what was shown, in the policy's numbers; `PAD` also for what it does not know
     unknown: Mask  # (b, K) shown, and not known to the policy
@@ -152,7 +152,7 @@ class Translation:
         return self._to_dataset[:-1]
 
 
-def replay(policy: Policy, slates: Slates, translation: Translation) -> Iterator[Met]:
+def replay(policy: Policy, slates: ReplayedSlates, translation: Translation) -> Iterator[ReplayedStep]:
     """Step by step: every session's first slate, then every second one, and so on."""
     items = translation.to_policy(slates.items)
     liked = slates.liked & (items != PAD)
@@ -168,7 +168,7 @@ def replay(policy: Policy, slates: Slates, translation: Translation) -> Iterator
         who = slates.session[rows]
         if step:
             sessions = _between(policy, sessions, organic[organic[:, 1] == step])
-        yield Met(rows, sessions[who], items[rows], (items[rows] == PAD) & (slates.items[rows] != PAD))
+        yield ReplayedStep(rows, sessions[who], items[rows], (items[rows] == PAD) & (slates.items[rows] != PAD))
         shown = np.full((count, items.shape[1]), PAD, np.int32)
         pleased = np.zeros(shown.shape, np.bool_)
         shown[who], pleased[who] = items[rows], liked[rows]

@@ -36,7 +36,7 @@ PRIOR = 1.0  # precision of the normal priors: places at 0, the slope at 1
 
 
 @dataclass(frozen=True)
-class Answer:
+class SlateAnswer:
     """How often a slate gets at least a certain response."""
 
     choice: bool  # at most one item of a slate
@@ -60,7 +60,7 @@ def place_groups(places: NDArray[np.integer], known: int = len(PLACES)) -> Index
     return np.minimum(found, known - 1)
 
 
-def fit_answer(logits: Doubles, answered: NDArray[np.bool_], shown: NDArray[np.bool_], groups: Index) -> Answer:
+def fit_answer(logits: Doubles, answered: NDArray[np.bool_], shown: NDArray[np.bool_], groups: Index) -> SlateAnswer:
     """From slates whose items have these logits (n, K), which of them were answered so, and the groups of places."""
     choice = logits.shape[1] > 1 and bool((answered.sum(axis=1) <= 1).all())
     count, size = len(logits), int(groups.max()) + 1
@@ -83,7 +83,7 @@ def fit_answer(logits: Doubles, answered: NDArray[np.bool_], shown: NDArray[np.b
 
     start = np.append(np.zeros(size), 1.0)
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
-    return Answer(choice, found[:-1], float(found[-1]))
+    return SlateAnswer(choice, found[:-1], float(found[-1]))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class SlateModel:
     """Expected outcomes of slates, in the order of `decisions.outcomes_of`."""
 
     response: ResponseModel
-    answers: tuple[Answer, ...]  # of each response but the least rewarded one, in the order of the rewards
+    answers: tuple[SlateAnswer, ...]  # of each response but the least rewarded one, in the order of the rewards
     responses: Responses
 
     def outcomes(self, states: States, items: IntArray) -> Doubles:

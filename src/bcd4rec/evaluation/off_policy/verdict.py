@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from bcd4rec.evaluation.off_policy.decisions import Decisions
-from bcd4rec.evaluation.off_policy.diagnostics import Weights, session_variance, weights_of
+from bcd4rec.evaluation.off_policy.diagnostics import WeightSummary, session_variance, weights_of
 from bcd4rec.evaluation.off_policy.estimators import Estimate, Method, estimates
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 
@@ -33,7 +33,7 @@ class Row:
     """A line of the table: an estimate, and whether it may decide."""
 
     estimate: Estimate
-    weights: Weights
+    weights: WeightSummary
     problem: str | None  # why it may not
 
     @property
