@@ -12,7 +12,7 @@ from bcd4rec.commands._options import Json, Seed
 
 if TYPE_CHECKING:
     from bcd4rec.commands._stages import Start
-    from bcd4rec.data.proposing import Proposal
+    from bcd4rec.data.proposal import Proposal
     from bcd4rec.report.start import Story
 
 EPILOG = "Example:  bcd4rec start visits.csv"
@@ -85,7 +85,8 @@ def _error(sentence: str) -> Exception:
 
 
 def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
-    from bcd4rec.data.proposing import Choice, Proposal, propose
+    from bcd4rec.data.proposal import Choice, Proposal
+    from bcd4rec.data.proposing import propose
     from bcd4rec.data.sampling import sample_of
 
     if mapping is None:

@@ -17,6 +17,7 @@ TIME_FORMATS = (
 ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$"
 UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
 MARK = r"^(.+)([-:=_])([^-:=_]+)$"
+MOST_PLACES = 5000
 MOST = 0.98  # of the values, for a column to be of a kind
 
 
@@ -119,3 +120,50 @@ def _marked(name: str, lists: pl.Series, separator: str = "") -> Column:
         if len(marks) == 1 and len(answers) <= 4 and all(answer_of(answer) for answer in answers):
             mark = marks.pop()
     return Column(name, "list", lists, mark=mark, separator=separator)
+
+
+# ---- what a column can be
+
+
+def share_inside(one: Column, shown: Column) -> float:
+    """How many of a column's values are among the items of the same row."""
+    if one.kind not in ("list", "text", "integer"):
+        return 0.0
+    given = one.values if one.kind == "list" else one.values.cast(pl.String).str.extract_all(r"[^\s,;|\[\]\"']+")
+    frame = pl.DataFrame({"given": given.cast(pl.List(pl.String)), "shown": shown.values})
+    inside = frame.select(
+        pl.col("given").list.set_intersection("shown").list.len().sum(), all=pl.col("given").list.len().sum()
+    )
+    return float(inside[0, 0] or 0) / max(float(inside[0, 1] or 0), 1.0)
+
+
+def runs(one: Column) -> int:
+    return int((one.values != one.values.shift(1)).sum()) + 1
+
+
+def is_id(one: Column) -> bool:
+    return one.an_id
+
+
+def is_loose_id(one: Column) -> bool:
+    return one.kind in ("integer", "text") and one.distinct > 1
+
+
+def is_repeating(one: Column) -> bool:
+    return one.an_id and 1.05 * one.distinct < len(one.values)
+
+
+def is_propensity(one: Column) -> bool:
+    if one.kind not in ("number", "integer"):
+        return False
+    low, high = one.values.min(), one.values.max()
+    return float(low) > 0 and float(high) <= 1  # type: ignore[arg-type]
+
+
+def is_time(one: Column) -> bool:
+    return one.kind == "time" or bool(one.time_unit)
+
+
+def is_place(one: Column) -> bool:
+    low, high = one.values.min(), one.values.max()
+    return one.kind == "integer" and int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]

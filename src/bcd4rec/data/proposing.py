@@ -1,73 +1,43 @@
 """What the columns of an unknown log may mean: a proposal with a reason for each choice, by names and by contents."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from bcd4rec.data.column_profiles import MOST, Column, profile
-from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score, tokens
-from bcd4rec.data.files import Kind
+from bcd4rec.data.column_profiles import (
+    MOST,
+    Column,
+    is_id,
+    is_loose_id,
+    is_place,
+    is_propensity,
+    is_repeating,
+    is_time,
+    profile,
+    runs,
+    share_inside,
+)
+from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score
+from bcd4rec.data.proposal import Choice, Proposal, Sample
+from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
 
 TRIVAGO = {"session_id", "timestamp", "step", "action_type", "reference", "impressions"}
 MOST_ANSWERS = 40  # values of a response column
-MOST_PLACES = 5000
+ORDER = (  # of the roles in a mapping
+    *("session", "user", "time", "step", "slate", "request_category", "position", "item", "items", "category"),
+    *("propensity", "response", "clicked", "bought", "history"),
+)
 UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
 CATEGORY_SEPARATORS = "|;/>"
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers."""
-
-    path: Path
-    kind: Kind
-    frame: pl.DataFrame
-    delimiter: str = ""
-    names_given: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    role: str
-    column: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """`options` is what the TOML file of a mapping holds, `choices` says why, `doubts` what a person should look at."""
-
-    options: dict[str, Any]
-    choices: tuple[Choice, ...]
-    doubts: tuple[str, ...] = ()
-
-    @property
-    def map(self) -> dict[str, str]:
-        return dict(self.options.get("map", {}))
-
-    def to_toml(self, about: str = "") -> str:
-        reasons = {choice.role: choice.reason for choice in self.choices}
-        lines = [f"# {about}"] if about else []
-        plain = {name: value for name, value in self.options.items() if not isinstance(value, dict)}
-        lines += [f"{name} = {_toml(value)}" for name, value in plain.items()]
-        for name, table in self.options.items():
-            if isinstance(table, dict):
-                lines += ["", f"[{name}]"]
-                for key, value in table.items():
-                    why = reasons.get(key if name == "map" else f"{name}.{key}", "")
-                    lines.append(f"{_key(key)} = {_toml(value)}" + (f"  # {why}" if why else ""))
-        return "\n".join([*lines, *(f"# {doubt}" for doubt in self.doubts)]).lstrip("\n") + "\n"
 
 
 def propose(sample: Sample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
     columns = [profile(series) for series in sample.frame.get_columns()]
-    if TRIVAGO <= set(sample.frame.columns):
+    if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
         return Proposal({"format": "trivago"}, (Choice("format", "trivago", why),))
     if len(columns) == 1 and columns[0].kind == "list" and sample.kind == "parquet":
@@ -100,15 +70,15 @@ class _Proposing:
         if self.sample.delimiter not in ("", ",", "\t"):
             self.options["delimiter"] = self.sample.delimiter
         self._lists()
-        self._pick("propensity", _propensity, "its values are between 0 and 1")
-        if not self._pick("time", _time, "it holds times"):
+        self._pick("propensity", is_propensity, "its values are between 0 and 1")
+        if not self._pick("time", is_time, "it holds times"):
             clock = next((one for one in self._free() if one.kind == "time"), None)
             if clock is not None:
                 self._choose("time", clock, "it holds times")
         self._groups()
         self._responses()
         if "items" not in self.chosen:
-            self._pick("position", _place, "whole numbers from 0 or 1")
+            self._pick("position", is_place, "whole numbers from 0 or 1")
         self._order()
         self._facts_about_items()
         self._ignore()
@@ -153,7 +123,7 @@ class _Proposing:
         if shown.separator:
             self.options["list_separator"] = shown.separator
         for role in ("clicked", "bought"):
-            inside = self._best(role, lambda one: one.kind != "flag" and _share_inside(one, shown) > 0.5)
+            inside = self._best(role, lambda one: one.kind != "flag" and share_inside(one, shown) > 0.5)
             if inside is not None:
                 self._choose(role, inside, "by its name, and its values are among the items in view")
         past = self._best("history", lambda one: one in lists) or next(
@@ -174,8 +144,8 @@ class _Proposing:
     def _item(self) -> None:
         item = self._best("item", lambda one: one.an_id)
         if item is None:
-            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 2 < one.distinct]
-            ids = [one for one in ids if one.distinct < 0.9 * self.rows and _runs(one) > 1.5 * one.distinct]
+            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct > 2]
+            ids = [one for one in ids if one.distinct < 0.9 * self.rows and runs(one) > 1.5 * one.distinct]
             item = max(ids, key=lambda one: one.distinct, default=None)
             if item is None:
                 raise InputError(
@@ -192,7 +162,7 @@ class _Proposing:
             ("user", "whose rows they are; no column tells visits apart, so all of a user's rows are one session"),
             ("slate", "a request; nothing tells which requests belong together, so each is a session of its own"),
         ):
-            fits = _repeats if role == "slate" and "items" not in self.chosen else _an_id
+            fits = is_repeating if role == "slate" and "items" not in self.chosen else is_id
             found = self._best(role, fits)
             if found is not None:
                 self._choose("session", found, why)
@@ -212,22 +182,22 @@ class _Proposing:
             )
 
     def _contiguous(self) -> Column | None:
-        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and 5 <= one.distinct]
+        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct >= 5]
         ids = [one for one in ids if one.distinct < 0.9 * self.rows]
         if "items" not in self.chosen:
-            ids = [one for one in ids if _runs(one) <= 1.2 * one.distinct]
+            ids = [one for one in ids if runs(one) <= 1.2 * one.distinct]
         return max(ids, key=lambda one: one.distinct, default=None)
 
     def _slate(self) -> None:
         if "slate" in self.chosen or "session" not in self.chosen:
             return
         if "items" in self.chosen:
-            fits: Callable[[Column], bool] = lambda one: _an_id(one) and one.distinct == self.rows  # noqa: E731
+            fits: Callable[[Column], bool] = lambda one: is_id(one) and one.distinct == self.rows  # noqa: E731
             found = self._best("slate", fits, named=not self.sample.names_given)
             if found is not None:
                 self._choose("slate", found, "it differs in each row, and a row is a slate")
             return
-        self._pick("slate", lambda one: _filled_id(one) and self._size(one) > 1.05, "several rows share it")
+        self._pick("slate", lambda one: is_loose_id(one) and self._size(one) > 1.05, "several rows share it")
 
     def _size(self, slate: Column) -> float:
         """Rows of a session that share a value, on average."""
@@ -241,7 +211,7 @@ class _Proposing:
         def fits(one: Column) -> bool:
             by_user = one.values.value_counts(sort=True)
             crowd = by_user["count"][0] / self.rows  # one value for all who are not known
-            return _an_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
+            return is_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
 
         self._pick("user", fits, "each session has one")
 
@@ -262,7 +232,7 @@ class _Proposing:
             return
         values = answers.values
         flat = values.explode() if answers.kind == "list" else values
-        self._choose("response", answers, f"its values are {_listed(_counted(flat))}")
+        self._choose("response", answers, f"its values are {listed(counted(flat))}")
         others = [one.name for one in self._free() if name_score("response", one.name) > 5 and self._is_response(one)]
         if others:
             self.doubts.append(f"{', '.join(others)} may tell of responses, too; one column is read")
@@ -272,23 +242,23 @@ class _Proposing:
         values = one.values.explode() if one.kind == "list" else one.values
         if one.kind == "list" and "items" not in self.chosen:
             return False
-        found = [value for value, _ in _counted(values)]
+        found = [value for value, _ in counted(values)]
         if one.kind in ("integer", "number"):
             return set(found) <= set(NUMBERS) and len(found) > 1
-        known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(_word, found))
+        known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(word, found))
         return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
 
     def _by_values(self) -> Column | None:
         """A column whose values all are words for responses, whatever its name."""
 
         def speaks(one: Column) -> bool:
-            found = [_word(value) for value, _ in _counted(one.values)]
+            found = [word(value) for value, _ in counted(one.values)]
             return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
 
         return next((one for one in self._free() if one.kind in ("flag", "text") and speaks(one)), None)
 
     def _rules(self, values: pl.Series) -> None:
-        counts = _counted(values)
+        counts = counted(values)
         if {value for value, _ in counts} <= {"skip", "click", "buy"}:
             return
         slates = "items" in self.chosen or "slate" in self.chosen or "propensity" in self.chosen
@@ -303,7 +273,7 @@ class _Proposing:
             column = self.chosen.get("response", self.chosen.get("items"))
             raise InputError(
                 f"{self.sample.path}, column {column.name if column else ''}: it is not clear which values are a skip, "
-                f"a click or a purchase among {_listed(counts)}; say so in a TOML file and pass that with --mapping."
+                f"a click or a purchase among {listed(counts)}; say so in a TOML file and pass that with --mapping."
             )
         if unknown:
             told = ", ".join(f"{value} ({rows[value]:,} rows)" for value in unknown)
@@ -311,7 +281,7 @@ class _Proposing:
         self.options["responses"] = rules
 
     def _placed(self) -> bool:
-        return self._best("position", _place) is not None
+        return self._best("position", is_place) is not None
 
     # ---- order, categories
 
@@ -407,20 +377,7 @@ class _Proposing:
         return float((several["own"] == 1).mean()) if several.height else 1.0  # type: ignore[arg-type]
 
     def _whole(self) -> Proposal:
-        order = (
-            "session",
-            "user",
-            "time",
-            "step",
-            "slate",
-            "request_category",
-            "position",
-            "item",
-            "items",
-            "category",
-        )
-        order += ("propensity", "response", "clicked", "bought", "history")
-        names = {role: self.chosen[role].name for role in order if role in self.chosen}
+        names = {role: self.chosen[role].name for role in ORDER if role in self.chosen}
         responses = self.options.pop("responses", None)
         options = self.options | {"map": names} | ({"responses": responses} if responses else {})
         reasons = [Choice(role, name, self.reasons[role]) for role, name in names.items()]
@@ -431,102 +388,6 @@ class _Proposing:
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
 
 
-def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str], list[str]]:
-    """What each value of a response column is, and those that no word tells, which are dropped.
-
-    `slates`: whether the log tells what was shown, so that `view` is more likely a skip than a look.
-    """
-    found = list(values)
-    words = {value: _word(value) for value in found}
-    clicks = any(answer_of(word) == "click" and word not in ORGANIC for word in words.values())
-    skips = any(answer_of(word) == "skip" for word in words.values())
-    rules: dict[str, str] = {}
-    unknown = []
-    for value, word in words.items():
-        if word in ORGANIC and clicks:
-            rules[value] = "organic:click"
-        elif word in SEEN or (set(tokens(word)) & set(SEEN) and answer_of(word) is None):
-            rules[value] = "click" if skips or not slates else "skip"
-        elif (answer := NUMBERS.get(value) or answer_of(word)) is not None:
-            rules[value] = answer
-        else:
-            rules[value] = "drop"
-            unknown.append(value)
-    return rules, unknown
-
-
-def _word(value: str) -> str:
-    return value.strip().lower()
-
-
-def _counted(values: pl.Series) -> list[tuple[str, int]]:
-    """Values as the reader will see them, the most frequent first."""
-    if values.dtype == pl.Float64 and (values.drop_nulls() == values.drop_nulls().round()).all():
-        return [(value, count) for value, count in _counted(values.cast(pl.Int64))]
-    texts = values.drop_nulls().cast(pl.String)
-    counts = texts.value_counts().sort("count", texts.name, descending=[True, False])
-    return [(str(value), int(count)) for value, count in counts.iter_rows()]
-
-
-def _listed(counts: Sequence[tuple[str, int]]) -> str:
-    more = f" and {len(counts) - 6} more" if len(counts) > 6 else ""
-    return ", ".join(value for value, _ in counts[:6]) + more
-
-
-def _share_inside(one: Column, shown: Column) -> float:
-    """How many of a column's values are among the items of the same row."""
-    if one.kind not in ("list", "text", "integer"):
-        return 0.0
-    given = one.values if one.kind == "list" else one.values.cast(pl.String).str.extract_all(r"[^\s,;|\[\]\"']+")
-    frame = pl.DataFrame({"given": given.cast(pl.List(pl.String)), "shown": shown.values})
-    inside = frame.select(
-        pl.col("given").list.set_intersection("shown").list.len().sum(), all=pl.col("given").list.len().sum()
-    )
-    return float(inside[0, 0] or 0) / max(float(inside[0, 1] or 0), 1.0)
-
-
 def _own_names(one: Column) -> float:
     """How well a name says that a column is something else than an id of sessions or items."""
     return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
-
-
-def _runs(one: Column) -> int:
-    return int((one.values != one.values.shift(1)).sum()) + 1
-
-
-def _an_id(one: Column) -> bool:
-    return one.an_id
-
-
-def _filled_id(one: Column) -> bool:
-    return one.kind in ("integer", "text") and one.distinct > 1
-
-
-def _repeats(one: Column) -> bool:
-    return one.an_id and 1.05 * one.distinct < len(one.values)
-
-
-def _propensity(one: Column) -> bool:
-    if one.kind not in ("number", "integer"):
-        return False
-    low, high = one.values.min(), one.values.max()
-    return 0 < float(low) and float(high) <= 1  # type: ignore[arg-type]
-
-
-def _time(one: Column) -> bool:
-    return one.kind == "time" or bool(one.time_unit)
-
-
-def _place(one: Column) -> bool:
-    low, high = one.values.min(), one.values.max()
-    return one.kind == "integer" and 0 <= int(low) and int(high) < MOST_PLACES  # type: ignore[arg-type]
-
-
-def _toml(value: Any) -> str:
-    """JSON writes texts, numbers and lists of them as TOML does."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if plain else json.dumps(name, ensure_ascii=False)

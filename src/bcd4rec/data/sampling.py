@@ -4,10 +4,9 @@ import csv
 import re
 from pathlib import Path
 
-
 from bcd4rec.data.column_profiles import ISO
 from bcd4rec.data.files import first_line, kind_of, log_files, separator_of
-from bcd4rec.data.proposing import Sample
+from bcd4rec.data.proposal import Sample
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 

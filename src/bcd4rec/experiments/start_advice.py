@@ -6,7 +6,7 @@ from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
 
 FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider than any difference that matters
 FEW_JUDGING = 15  # held-out sessions that have such cases
-REFERENCE = "ctr"
+REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
 
 Result = dict[str, Any]
@@ -20,8 +20,8 @@ def too_thin(check: Result, evaluation: Result) -> str | None:
         return f"This log is too thin to learn from: it has {sessions:,} sessions, and a few hundred are the least."
     if positives < FEW_POSITIVES:
         return (
-            f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a positive "
-            f"response, and {FEW_POSITIVES} are the least."
+            f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a "
+            f"positive response, and {FEW_POSITIVES} are the least."
         )
     if "problem" in evaluation:
         return f"Nothing in this log tells one policy from another by their rankings: {evaluation['problem']}"
@@ -68,7 +68,21 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
         f"of the items ({numbers}).",
         "worse": f"Do not use the learned policy: on {cases} it is worse than smoothed rates of the items ({numbers}).",
     }
-    return words[str(pair["verdict"])]
+    return words[str(pair["verdict"])] + _others(evaluation, measure)
+
+
+def _others(evaluation: Result, measure: str) -> str:
+    """Who else did better, which the comparison with smoothed rates does not tell."""
+    method = evaluation["method"]
+    ahead = [one["second"] for one in evaluation["comparisons"] if one["verdict"] == "worse"]
+    told = [f"{name} {_value(evaluation, name, measure):.3f}" for name in ahead if name not in (REFERENCE, LOGGED)]
+    better = f" But simpler ones do better than {method} here: {', '.join(told)}." if told else ""
+    if LOGGED in ahead:
+        better += (
+            f" The order in which the log showed the items does better ({_value(evaluation, LOGGED, measure):.3f}); as "
+            "people choose what stands on top, this favours it, and only a test on people tells which is better."
+        )
+    return better
 
 
 def _value(evaluation: Result, policy: str, measure: str) -> float:
@@ -115,6 +129,6 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
     words = [
         "Ranking held-out slates well is a good sign and no proof: the log does not say with which probability items "
         "were shown, so nothing in it tells what would have happened with others.",
-        "Serve the policy to a small share of the sessions with exploration, which logs propensities; then judge by them.",
+        "Serve the policy to a small share of the sessions with exploration, which logs propensities; then judge.",
     ]
     return words, [explore, export, f"bcd4rec judge {policy} --log explored.parquet"]
