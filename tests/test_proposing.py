@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bcd4rec.data.column_words import answer_of, name_score
-from bcd4rec.data.proposal import Proposal, Sample
+from bcd4rec.data.proposal import LogSample, Proposal
 from bcd4rec.data.proposing import propose
 from bcd4rec.data.response_rules import response_rules
 from bcd4rec.data.sampling import sample_of
@@ -47,7 +47,7 @@ def rows_of(names: dict[str, str], sessions: int = 12, **more: Any) -> pl.DataFr
 
 
 def proposed(frame: pl.DataFrame) -> Proposal:
-    return propose(Sample(Path("log.parquet"), "parquet", frame))
+    return propose(LogSample(Path("log.parquet"), "parquet", frame))
 
 
 NAMED = [
@@ -136,7 +136,7 @@ def test_mind_has_rows_of_marked_items() -> None:
             "column5": [f"N{row}-0 N{row + 1}-1 N{row + 2}-0" for row in range(30)],
         }
     )
-    found = propose(Sample(Path("behaviors.tsv"), "csv", frame, "\t", names_given=True))
+    found = propose(LogSample(Path("behaviors.tsv"), "csv", frame, "\t", names_given=True))
     expected = {"session": "column2", "time": "column3", "slate": "column1", "items": "column5", "history": "column4"}
     assert found.map == expected
     assert found.options["mark"] == "-"
@@ -146,7 +146,7 @@ def test_mind_has_rows_of_marked_items() -> None:
 
 def test_trivago_has_a_reader_of_its_own() -> None:
     names = ("user_id", "session_id", "timestamp", "step", "action_type", "reference", "impressions", "prices")
-    assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago"}
+    assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago", "cut": "none"}
 
 
 def test_lists_of_sessions_are_sequences() -> None:

@@ -150,7 +150,7 @@ def _estimate(rows: int) -> str:
 
 def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
     from bcd4rec.commands._stages import POLICY
-    from bcd4rec.experiments.start_advice import NO_SKIPS
+    from bcd4rec.evaluation.start_advice import NO_SKIPS
     from bcd4rec.report.start import Story
 
     check = read["check"] | {"log": str(run.log)}
@@ -194,7 +194,7 @@ def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
 
 def _told(story: "Story", folder: Path, proposal: "Proposal") -> dict[str, Any]:
     from bcd4rec.commands._stages import PAGE
-    from bcd4rec.experiments.start_advice import next_steps, too_thin
+    from bcd4rec.evaluation.start_advice import next_steps, too_thin
 
     words, commands = next_steps(story.check, story.evaluation, story.verdict, story.policy)
     return {

@@ -11,7 +11,7 @@ from bcd4rec.data.files import Kind
 
 
 @dataclass(frozen=True)
-class Sample:
+class LogSample:
     """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers."""
 
     path: Path

@@ -8,7 +8,7 @@ import polars as pl
 
 from bcd4rec.data.column_profiles import (
     MOST,
-    Column,
+    ColumnProfile,
     is_id,
     is_loose_id,
     is_place,
@@ -20,7 +20,7 @@ from bcd4rec.data.column_profiles import (
     share_inside,
 )
 from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score
-from bcd4rec.data.proposal import Choice, Proposal, Sample
+from bcd4rec.data.proposal import Choice, LogSample, Proposal
 from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
 
@@ -34,12 +34,12 @@ UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are n
 CATEGORY_SEPARATORS = "|;/>"
 
 
-def propose(sample: Sample) -> Proposal:
+def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
-        return Proposal({"format": "trivago"}, (Choice("format", "trivago", why),))
+        return Proposal({"format": "trivago", "cut": "none"}, (Choice("format", "trivago", why),))
     if len(columns) == 1 and columns[0].kind == "list" and sample.kind == "parquet":
         name = columns[0].name
         told = Choice("items", name, "the only column, a list of items in each row: plain sessions, all of them liked")
@@ -56,9 +56,9 @@ def propose(sample: Sample) -> Proposal:
 class _Proposing:
     """Roles are given one after the other, those first that are told most easily; a column has one role."""
 
-    sample: Sample
-    columns: list[Column]
-    chosen: dict[str, Column] = field(default_factory=dict)
+    sample: LogSample
+    columns: list[ColumnProfile]
+    chosen: dict[str, ColumnProfile] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -86,24 +86,24 @@ class _Proposing:
 
     # ---- choosing
 
-    def _free(self) -> list[Column]:
+    def _free(self) -> list[ColumnProfile]:
         taken = {column.name for column in self.chosen.values()}
         return [column for column in self.columns if column.name not in taken]
 
-    def _best(self, role: str, fits: Callable[[Column], bool], named: bool = True) -> Column | None:
+    def _best(self, role: str, fits: Callable[[ColumnProfile], bool], named: bool = True) -> ColumnProfile | None:
         scores = {one.name: name_score(role, one.name) for one in self._free() if fits(one)}
         if not scores or (named and max(scores.values()) <= 0):
             return None
         best = max(scores, key=lambda name: scores[name])
         return next(one for one in self.columns if one.name == best)
 
-    def _pick(self, role: str, fits: Callable[[Column], bool], what: str) -> bool:
+    def _pick(self, role: str, fits: Callable[[ColumnProfile], bool], what: str) -> bool:
         found = self._best(role, fits)
         if found is not None:
             self._choose(role, found, f"by its name, and {what}")
         return found is not None
 
-    def _choose(self, role: str, column: Column, reason: str) -> None:
+    def _choose(self, role: str, column: ColumnProfile, reason: str) -> None:
         self.chosen[role], self.reasons[role] = column, reason
 
     # ---- lists
@@ -181,7 +181,7 @@ class _Proposing:
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
-    def _contiguous(self) -> Column | None:
+    def _contiguous(self) -> ColumnProfile | None:
         ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct >= 5]
         ids = [one for one in ids if one.distinct < 0.9 * self.rows]
         if "items" not in self.chosen:
@@ -192,14 +192,14 @@ class _Proposing:
         if "slate" in self.chosen or "session" not in self.chosen:
             return
         if "items" in self.chosen:
-            fits: Callable[[Column], bool] = lambda one: is_id(one) and one.distinct == self.rows  # noqa: E731
+            fits: Callable[[ColumnProfile], bool] = lambda one: is_id(one) and one.distinct == self.rows  # noqa: E731
             found = self._best("slate", fits, named=not self.sample.names_given)
             if found is not None:
                 self._choose("slate", found, "it differs in each row, and a row is a slate")
             return
         self._pick("slate", lambda one: is_loose_id(one) and self._size(one) > 1.05, "several rows share it")
 
-    def _size(self, slate: Column) -> float:
+    def _size(self, slate: ColumnProfile) -> float:
         """Rows of a session that share a value, on average."""
         return self.rows / max(self._frame(self.chosen["session"], slate).n_unique(), 1)
 
@@ -208,7 +208,7 @@ class _Proposing:
             return
         session = self.chosen["session"]
 
-        def fits(one: Column) -> bool:
+        def fits(one: ColumnProfile) -> bool:
             by_user = one.values.value_counts(sort=True)
             crowd = by_user["count"][0] / self.rows  # one value for all who are not known
             return is_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
@@ -238,7 +238,7 @@ class _Proposing:
             self.doubts.append(f"{', '.join(others)} may tell of responses, too; one column is read")
         self._rules(flat)
 
-    def _is_response(self, one: Column) -> bool:
+    def _is_response(self, one: ColumnProfile) -> bool:
         values = one.values.explode() if one.kind == "list" else one.values
         if one.kind == "list" and "items" not in self.chosen:
             return False
@@ -248,10 +248,10 @@ class _Proposing:
         known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(word, found))
         return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
 
-    def _by_values(self) -> Column | None:
+    def _by_values(self) -> ColumnProfile | None:
         """A column whose values all are words for responses, whatever its name."""
 
-        def speaks(one: Column) -> bool:
+        def speaks(one: ColumnProfile) -> bool:
             found = [word(value) for value, _ in counted(one.values)]
             return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
 
@@ -311,7 +311,7 @@ class _Proposing:
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
-    def _unit(self, time: Column) -> None:
+    def _unit(self, time: ColumnProfile) -> None:
         if time.time_unit not in ("", "s"):
             self.options["time_unit"] = time.time_unit
         if time.time_format:
@@ -331,13 +331,13 @@ class _Proposing:
                 self.options["category_separator"] = several[0]
         slate = [self.chosen[role] for role in ("session", "slate", "time") if role in self.chosen]
 
-        def of_request(one: Column) -> bool:
+        def of_request(one: ColumnProfile) -> bool:
             return one.kind in ("text", "integer") and one.distinct > 1 and self._constant_in(slate, one) > MOST
 
         if slate:
             self._pick("request_category", of_request, "each request has one")
 
-    def _of(self, item: Column, one: Column) -> bool:
+    def _of(self, item: ColumnProfile, one: ColumnProfile) -> bool:
         return self._constant(item, replace(one, values=self.sample.frame[one.name])) >= 1.0 and one.filled > MOST
 
     def _ignore(self) -> None:
@@ -360,16 +360,16 @@ class _Proposing:
     def _names(self) -> str:
         return ", ".join(self.sample.frame.columns)
 
-    def _frame(self, *columns: Column) -> pl.DataFrame:
+    def _frame(self, *columns: ColumnProfile) -> pl.DataFrame:
         return pl.DataFrame({f"c{place}": column.values for place, column in enumerate(columns)})
 
-    def _largest(self, key: Column) -> int:
+    def _largest(self, key: ColumnProfile) -> int:
         return int(key.values.value_counts()["count"].max())  # type: ignore[arg-type]
 
-    def _constant(self, key: Column, one: Column) -> float:
+    def _constant(self, key: ColumnProfile, one: ColumnProfile) -> float:
         return self._constant_in([key], one)
 
-    def _constant_in(self, keys: Sequence[Column], one: Column) -> float:
+    def _constant_in(self, keys: Sequence[ColumnProfile], one: ColumnProfile) -> float:
         """The share of the groups of several rows in which a column has one value; 1 where there are none."""
         frame = self._frame(one, *keys).filter(pl.col("c0").is_not_null())
         groups = frame.group_by(pl.exclude("c0")).agg(pl.len(), pl.col("c0").n_unique().alias("own"))
@@ -388,6 +388,6 @@ class _Proposing:
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
 
 
-def _own_names(one: Column) -> float:
+def _own_names(one: ColumnProfile) -> float:
     """How well a name says that a column is something else than an id of sessions or items."""
     return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
