@@ -75,11 +75,8 @@ def _text(name: str, series: pl.Series) -> ColumnProfile:
     for dtype in (pl.Int64(), pl.Float64()):
         numbers = given.cast(dtype, strict=False)
         if numbers.null_count() == given.null_count():
-            return (
-                _number(name, numbers)
-                if dtype == pl.Int64
-                else ColumnProfile(name, "number", numbers, "", _unit(numbers))
-            )
+            kind: Kind = "integer" if dtype == pl.Int64 else "number"
+            return ColumnProfile(name, kind, numbers, time_unit=_unit(numbers))
     if set(found.str.to_lowercase().unique()) <= {"true", "false"}:
         return ColumnProfile(name, "flag", given)
     if found.str.contains(ISO).mean() > MOST:  # type: ignore[operator]
