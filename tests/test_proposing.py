@@ -88,6 +88,12 @@ def test_an_anonymous_user_column_is_left_out() -> None:
     assert found.options["ignore"] == ["user_id"]
 
 
+def test_ids_that_are_partly_numbers_are_texts() -> None:
+    names = {"session": "visit", "item": "sku", "response": "event", "time": "ts"}
+    frame = rows_of(names).with_columns(pl.col("sku").replace({"i3": "3"}))
+    assert proposed(frame).options["string_ids"] is True
+
+
 def test_unnamed_columns_are_known_by_their_contents() -> None:
     names = {"session": "a", "item": "b", "response": "c"}
     frame = rows_of(names).with_columns(

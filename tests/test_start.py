@@ -10,6 +10,7 @@ from unittest import mock
 import polars as pl
 import pytest
 
+from bcd4rec.commands._stages import Kept
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.telling import sessions_in_words
 from bcd4rec.evaluation.start_advice import headline, next_steps, too_thin
@@ -216,3 +217,26 @@ def test_the_page_of_a_log_that_tells_something() -> None:
     assert "no propensities: no estimate" in found.text
     judged = replace(story, check=check_of(propensities=100.0), verdict={"verdict": "cannot tell", "reason": "Few."})
     assert "Verdict: cannot tell. Few." in Structure(render(page_of(judged))).text
+
+
+def test_propensities_are_judged_where_a_judge_is_at_hand(tmp_path: Path) -> None:
+    verdict = mock.Mock()
+    verdict.to_json.return_value = {"verdict": "cannot tell", "reason": "Too few sessions.", "notes": ["A note."]}
+    judge = mock.Mock(return_value=verdict)
+    with (
+        mock.patch("bcd4rec.commands._stages.AGENT", "ctr"),
+        mock.patch("bcd4rec.commands._stages._judge", return_value=judge),
+    ):
+        told = result("start", EXAMPLES / "feed.csv", "--yes", "--out", tmp_path / "out")
+    assert told["verdict"]["reason"] == "Too few sessions."
+    assert judge.call_args.args[0] == tmp_path / "out" / "policy"
+    assert judge.call_args.kwargs == {"split": "test", "seed": 0}
+    assert "A note." in (tmp_path / "out" / "start.html").read_text()
+
+
+def test_a_begun_training_is_known_again(tmp_path: Path) -> None:
+    assert [Kept(tmp_path).begun("train", key) for key in ("a", "a", "b")] == [False, True, False]
+    Kept(tmp_path).keep("train", "b", {"x": 1})
+    assert Kept(tmp_path).result("train", "b", None) == {"x": 1}
+    assert Kept(tmp_path).result("train", "a", None) is None
+    assert Kept(tmp_path).result("train", "b", tmp_path / "gone") is None

@@ -134,7 +134,13 @@ def _rows(proposal: "Proposal") -> list[tuple[str, str, str]]:
 
 
 def _ask(mapping: Path, log: Path) -> None:
-    answer = input("Is this right? [y/n] ").strip().lower()
+    from bcd4rec.console import say
+
+    say("Is this right? [y/n]")  # not by input(), whose question would stand where --json has its object
+    try:
+        answer = input().strip().lower()
+    except EOFError:
+        answer = ""
     if answer not in ("y", "yes"):
         raise _error(
             f"Nothing was learned. Correct {mapping}, copy it, and run: bcd4rec start {shlex.quote(str(log))} "

@@ -82,6 +82,7 @@ class _Proposing:
         self._order()
         self._facts_about_items()
         self._ignore()
+        self._mixed_ids()
         return self._whole()
 
     # ---- choosing
@@ -350,6 +351,14 @@ class _Proposing:
         if others:
             self.options["ignore"] = others
             self.doubts.append(f"{', '.join(others)} is not read: its contents are not what its name says")
+
+    def _mixed_ids(self) -> None:
+        """Ids some of which look like numbers are read as text, all of them."""
+        for role in ("session", "item"):
+            column = self.chosen.get(role)
+            if column is not None and column.kind == "text" and column.values.str.contains(r"^-?\d+$").any():
+                self.options["string_ids"] = True
+                self.doubts.append(f"some values of {column.name} are numbers and some are not: all are read as texts")
 
     # ---- helpers
 

@@ -1,5 +1,6 @@
 """What `bcd4rec start` says first, and what to do next: from the results of its stages alone."""
 
+import shlex
 from typing import Any
 
 from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
@@ -91,6 +92,7 @@ def _value(evaluation: Result, policy: str, measure: str) -> float:
 
 def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) -> tuple[list[str], list[str]]:
     """What to do now in words, and the commands for it."""
+    policy, log = shlex.quote(policy), shlex.quote(str(check["log"]))
     explore = f"bcd4rec serve {policy} --explore epsilon --epsilon 0.1 --database impressions.sqlite"
     export = "bcd4rec logs export --database impressions.sqlite --out explored.parquet"
     logged = bool(check["propensities"])
@@ -100,7 +102,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         ]
         if not logged:
             words.append("Log from now on with which probability each item was shown; a column is enough.")
-        return words, [f"bcd4rec start {check['log']}"]
+        return words, [f"bcd4rec start {log}"]
     if verdict.get("verdict") == "ship":
         return ["Serve it to a small share of the sessions first, beside what you have."], [
             f"bcd4rec serve OLD --ab {policy} --share 0.05",
