@@ -62,8 +62,11 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
             "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
             f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
         )
+    logged = comparison(evaluation, LOGGED)
+    behind = logged is not None and logged["verdict"] == "worse"
+    hope = "It cannot be told whether there is" if behind else "There seems to be"
     words = {
-        "better": f"There is a better policy in this log: on {cases} {method} ranks what people liked above what "
+        "better": f"{hope} a better policy in this log: on {cases} {method} ranks what people liked above what "
         f"they skipped more often than smoothed rates of the items do ({numbers}).",
         "no better": f"No better policy was found in this log: on {cases} {method} cannot be told from smoothed rates "
         f"of the items ({numbers}).",
@@ -80,7 +83,7 @@ def _others(evaluation: Result, measure: str) -> str:
     better = f" But simpler ones do better than {method} here: {', '.join(told)}." if told else ""
     if LOGGED in ahead:
         better += (
-            f" The order in which the log showed the items does better ({_value(evaluation, LOGGED, measure):.3f}); as "
+            f" But the order in which the log showed the items does better ({_value(evaluation, LOGGED, measure):.3f}); as "
             "people choose what stands on top, this favours it, and only a test on people tells which is better."
         )
     return better
