@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bcd4rec.data.column_words import answer_of, name_score
-from bcd4rec.data.proposing import Proposal, Sample, propose, response_rules
+from bcd4rec.data.proposal import LogSample, Proposal
+from bcd4rec.data.proposing import propose
+from bcd4rec.data.response_rules import response_rules
 from bcd4rec.data.sampling import sample_of
 from bcd4rec.errors import InputError
 from test_cli import result
@@ -45,7 +47,7 @@ def rows_of(names: dict[str, str], sessions: int = 12, **more: Any) -> pl.DataFr
 
 
 def proposed(frame: pl.DataFrame) -> Proposal:
-    return propose(Sample(Path("log.parquet"), "parquet", frame))
+    return propose(LogSample(Path("log.parquet"), "parquet", frame))
 
 
 NAMED = [
@@ -84,6 +86,12 @@ def test_an_anonymous_user_column_is_left_out() -> None:
     names = {"session": "session_id", "item": "item_id", "response": "response", "time": "timestamp"}
     found = proposed(rows_of(names).with_columns(pl.lit("NA").alias("user_id")))
     assert found.options["ignore"] == ["user_id"]
+
+
+def test_ids_that_are_partly_numbers_are_texts() -> None:
+    names = {"session": "visit", "item": "sku", "response": "event", "time": "ts"}
+    frame = rows_of(names).with_columns(pl.col("sku").replace({"i3": "3"}))
+    assert proposed(frame).options["string_ids"] is True
 
 
 def test_unnamed_columns_are_known_by_their_contents() -> None:
@@ -134,7 +142,7 @@ def test_mind_has_rows_of_marked_items() -> None:
             "column5": [f"N{row}-0 N{row + 1}-1 N{row + 2}-0" for row in range(30)],
         }
     )
-    found = propose(Sample(Path("behaviors.tsv"), "csv", frame, "\t", names_given=True))
+    found = propose(LogSample(Path("behaviors.tsv"), "csv", frame, "\t", names_given=True))
     expected = {"session": "column2", "time": "column3", "slate": "column1", "items": "column5", "history": "column4"}
     assert found.map == expected
     assert found.options["mark"] == "-"
@@ -144,7 +152,7 @@ def test_mind_has_rows_of_marked_items() -> None:
 
 def test_trivago_has_a_reader_of_its_own() -> None:
     names = ("user_id", "session_id", "timestamp", "step", "action_type", "reference", "impressions", "prices")
-    assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago"}
+    assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago", "cut": "none"}
 
 
 def test_lists_of_sessions_are_sequences() -> None:

@@ -10,9 +10,10 @@ from unittest import mock
 import polars as pl
 import pytest
 
+from bcd4rec.commands._stages import Kept
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.telling import sessions_in_words
-from bcd4rec.experiments.start_advice import headline, next_steps, too_thin
+from bcd4rec.evaluation.start_advice import headline, next_steps, too_thin
 from bcd4rec.report.page import render
 from bcd4rec.report.start import Story, page_of
 from markup import Structure, assert_loads_nothing
@@ -192,7 +193,11 @@ def test_thin_logs(check: dict[str, Any], evaluation: dict[str, Any], words: str
 
 def test_the_first_sentence_is_the_verdict() -> None:
     check = check_of()
-    assert headline(check, evaluation_of("better"), {}).startswith("There is a better policy in this log")
+    assert headline(check, evaluation_of("better"), {}).startswith("There seems to be a better policy in this log")
+    behind = evaluation_of()
+    behind["comparisons"].append({"first": "bcd4rec", "second": "logged order", "verdict": "worse", "sentence": "…"})
+    assert headline(check, behind, {}).startswith("It cannot be told whether")
+    assert "the order in which the log showed the items does better (0.550)" in headline(check, behind, {})
     assert headline(check, evaluation_of("no better"), {}).startswith("No better policy was found")
     assert headline(check, evaluation_of("worse"), {}).startswith("Do not use")
     assert "say ship" in headline(check, evaluation_of(), {"verdict": "ship", "reason": "it earns more."})
@@ -216,3 +221,26 @@ def test_the_page_of_a_log_that_tells_something() -> None:
     assert "no propensities: no estimate" in found.text
     judged = replace(story, check=check_of(propensities=100.0), verdict={"verdict": "cannot tell", "reason": "Few."})
     assert "Verdict: cannot tell. Few." in Structure(render(page_of(judged))).text
+
+
+def test_propensities_are_judged_where_a_judge_is_at_hand(tmp_path: Path) -> None:
+    verdict = mock.Mock()
+    verdict.to_json.return_value = {"verdict": "cannot tell", "reason": "Too few sessions.", "notes": ["A note."]}
+    judge = mock.Mock(return_value=verdict)
+    with (
+        mock.patch("bcd4rec.commands._stages.AGENT", "ctr"),
+        mock.patch("bcd4rec.commands._stages._judge", return_value=judge),
+    ):
+        told = result("start", EXAMPLES / "feed.csv", "--yes", "--out", tmp_path / "out")
+    assert told["verdict"]["reason"] == "Too few sessions."
+    assert judge.call_args.args[0] == tmp_path / "out" / "policy"
+    assert judge.call_args.kwargs == {"split": "test", "seed": 0}
+    assert "A note." in (tmp_path / "out" / "start.html").read_text()
+
+
+def test_a_begun_training_is_known_again(tmp_path: Path) -> None:
+    assert [Kept(tmp_path).begun("train", key) for key in ("a", "a", "b")] == [False, True, False]
+    Kept(tmp_path).keep("train", "b", {"x": 1})
+    assert Kept(tmp_path).result("train", "b", None) == {"x": 1}
+    assert Kept(tmp_path).result("train", "a", None) is None
+    assert Kept(tmp_path).result("train", "b", tmp_path / "gone") is None

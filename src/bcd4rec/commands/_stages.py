@@ -1,4 +1,4 @@
-"""The stages of `bcd4rec start`: each is done once, kept in the output folder, and done again when its input changed."""
+"""The stages of `bcd4rec start`: each is kept in the output folder, and done again when its input changed."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class Kept:
 
     def begun(self, stage: str, key: str) -> bool:
         """Whether this very stage was begun before, so that its checkpoint counts; from now on it is."""
-        before = self._stages.get(stage, {}).get("key") == key
+        before = self.key(stage) == key
         self._write(stage, {"key": key})
         return before
 

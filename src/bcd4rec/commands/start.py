@@ -12,7 +12,7 @@ from bcd4rec.commands._options import Json, Seed
 
 if TYPE_CHECKING:
     from bcd4rec.commands._stages import Start
-    from bcd4rec.data.proposing import Proposal
+    from bcd4rec.data.proposal import Proposal
     from bcd4rec.report.start import Story
 
 EPILOG = "Example:  bcd4rec start visits.csv"
@@ -85,7 +85,8 @@ def _error(sentence: str) -> Exception:
 
 
 def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
-    from bcd4rec.data.proposing import Choice, Proposal, propose
+    from bcd4rec.data.proposal import Choice, Proposal
+    from bcd4rec.data.proposing import propose
     from bcd4rec.data.sampling import sample_of
 
     if mapping is None:
@@ -133,7 +134,13 @@ def _rows(proposal: "Proposal") -> list[tuple[str, str, str]]:
 
 
 def _ask(mapping: Path, log: Path) -> None:
-    answer = input("Is this right? [y/n] ").strip().lower()
+    from bcd4rec.console import say
+
+    say("Is this right? [y/n]")  # not by input(), whose question would stand where --json has its object
+    try:
+        answer = input().strip().lower()
+    except EOFError:
+        answer = ""
     if answer not in ("y", "yes"):
         raise _error(
             f"Nothing was learned. Correct {mapping}, copy it, and run: bcd4rec start {shlex.quote(str(log))} "
@@ -149,7 +156,7 @@ def _estimate(rows: int) -> str:
 
 def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
     from bcd4rec.commands._stages import POLICY
-    from bcd4rec.experiments.start_advice import NO_SKIPS
+    from bcd4rec.evaluation.start_advice import NO_SKIPS
     from bcd4rec.report.start import Story
 
     check = read["check"] | {"log": str(run.log)}
@@ -193,7 +200,7 @@ def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
 
 def _told(story: "Story", folder: Path, proposal: "Proposal") -> dict[str, Any]:
     from bcd4rec.commands._stages import PAGE
-    from bcd4rec.experiments.start_advice import next_steps, too_thin
+    from bcd4rec.evaluation.start_advice import next_steps, too_thin
 
     words, commands = next_steps(story.check, story.evaluation, story.verdict, story.policy)
     return {

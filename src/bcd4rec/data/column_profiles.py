@@ -17,11 +17,12 @@ TIME_FORMATS = (
 ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$"
 UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
 MARK = r"^(.+)([-:=_])([^-:=_]+)$"
+MOST_PLACES = 5000
 MOST = 0.98  # of the values, for a column to be of a kind
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnProfile:
     """`values` are typed: Int64, Float64, Boolean, lists of String, or String (also for ids and times as text)."""
 
     name: str
@@ -45,48 +46,45 @@ class Column:
         return self.kind in ("integer", "text") and self.distinct > 1 and self.filled > MOST
 
 
-def profile(series: pl.Series) -> Column:
+def profile(series: pl.Series) -> ColumnProfile:
     name, dtype = series.name, series.dtype
     if series.null_count() == len(series):
-        return Column(name, "empty", series)
+        return ColumnProfile(name, "empty", series)
     if dtype == pl.List:
         if isinstance(dtype.inner, pl.List | pl.Struct):  # type: ignore[attr-defined]
-            return Column(name, "other", series)
+            return ColumnProfile(name, "other", series)
         return _marked(name, series.cast(pl.List(pl.String)))
     if dtype == pl.Boolean:
-        return Column(name, "flag", series)
+        return ColumnProfile(name, "flag", series)
     if dtype.is_temporal():
-        return Column(name, "time", series)
+        return ColumnProfile(name, "time", series)
     if dtype.is_integer():
-        return _number(name, series.cast(pl.Int64))
+        return ColumnProfile(name, "integer", series.cast(pl.Int64), time_unit=_unit(series))
     if dtype.is_float():
-        return Column(name, "number", series, time_unit=_unit(series))
+        return ColumnProfile(name, "number", series, time_unit=_unit(series))
     if dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
         return _text(name, series.cast(pl.String))
-    return Column(name, "other", series)
+    return ColumnProfile(name, "other", series)
 
 
-def _text(name: str, series: pl.Series) -> Column:
+def _text(name: str, series: pl.Series) -> ColumnProfile:
     given = pl.Series(name, [value if value else None for value in series], pl.String)
     found = given.drop_nulls()
     if found.is_empty():
-        return Column(name, "empty", given)
+        return ColumnProfile(name, "empty", given)
     for dtype in (pl.Int64(), pl.Float64()):
         numbers = given.cast(dtype, strict=False)
         if numbers.null_count() == given.null_count():
-            return _number(name, numbers) if dtype == pl.Int64 else Column(name, "number", numbers, "", _unit(numbers))
+            kind: Kind = "integer" if dtype == pl.Int64 else "number"
+            return ColumnProfile(name, kind, numbers, time_unit=_unit(numbers))
     if set(found.str.to_lowercase().unique()) <= {"true", "false"}:
-        return Column(name, "flag", given)
+        return ColumnProfile(name, "flag", given)
     if found.str.contains(ISO).mean() > MOST:  # type: ignore[operator]
-        return Column(name, "time", given)
+        return ColumnProfile(name, "time", given)
     for pattern in TIME_FORMATS:
         if found.str.to_datetime(pattern, strict=False).is_not_null().all():
-            return Column(name, "time", given, time_format=pattern)
-    return _listed(name, given) or Column(name, "text", given)
-
-
-def _number(name: str, numbers: pl.Series) -> Column:
-    return Column(name, "integer", numbers, time_unit=_unit(numbers))
+            return ColumnProfile(name, "time", given, time_format=pattern)
+    return _listed(name, given) or ColumnProfile(name, "text", given)
 
 
 def _unit(numbers: pl.Series) -> str:
@@ -94,7 +92,7 @@ def _unit(numbers: pl.Series) -> str:
     return next((unit for unit, (least, most) in UNITS.items() if least < low and high < most), "")
 
 
-def _listed(name: str, given: pl.Series) -> Column | None:
+def _listed(name: str, given: pl.Series) -> ColumnProfile | None:
     """A list that is written as text: brackets, or several pieces of which most look like ids."""
     found = given.drop_nulls()
     separator = next((one for one in "|;" if found.str.contains(one, literal=True).mean() > 0.3), "")  # type: ignore[operator]
@@ -109,7 +107,7 @@ def _listed(name: str, given: pl.Series) -> Column | None:
     return _marked(name, pieces, separator)
 
 
-def _marked(name: str, lists: pl.Series, separator: str = "") -> Column:
+def _marked(name: str, lists: pl.Series, separator: str = "") -> ColumnProfile:
     """Whether all pieces are like N1-0, the last part of which is a response."""
     each = lists.explode().drop_nulls().unique().head(2000).to_list()
     found = [re.match(MARK, piece) for piece in each]
@@ -118,4 +116,51 @@ def _marked(name: str, lists: pl.Series, separator: str = "") -> Column:
         marks, answers = ({one.group(part) for one in found if one} for part in (2, 3))
         if len(marks) == 1 and len(answers) <= 4 and all(answer_of(answer) for answer in answers):
             mark = marks.pop()
-    return Column(name, "list", lists, mark=mark, separator=separator)
+    return ColumnProfile(name, "list", lists, mark=mark, separator=separator)
+
+
+# ---- what a column can be
+
+
+def share_inside(one: ColumnProfile, shown: ColumnProfile) -> float:
+    """How many of a column's values are among the items of the same row."""
+    if one.kind not in ("list", "text", "integer"):
+        return 0.0
+    given = one.values if one.kind == "list" else one.values.cast(pl.String).str.extract_all(r"[^\s,;|\[\]\"']+")
+    frame = pl.DataFrame({"given": given.cast(pl.List(pl.String)), "shown": shown.values})
+    inside = frame.select(
+        pl.col("given").list.set_intersection("shown").list.len().sum(), all=pl.col("given").list.len().sum()
+    )
+    return float(inside[0, 0] or 0) / max(float(inside[0, 1] or 0), 1.0)
+
+
+def runs(one: ColumnProfile) -> int:
+    return int((one.values != one.values.shift(1)).sum()) + 1
+
+
+def is_id(one: ColumnProfile) -> bool:
+    return one.an_id
+
+
+def is_loose_id(one: ColumnProfile) -> bool:
+    return one.kind in ("integer", "text") and one.distinct > 1
+
+
+def is_repeating(one: ColumnProfile) -> bool:
+    return one.an_id and 1.05 * one.distinct < len(one.values)
+
+
+def is_propensity(one: ColumnProfile) -> bool:
+    if one.kind not in ("number", "integer"):
+        return False
+    low, high = one.values.min(), one.values.max()
+    return float(low) > 0 and float(high) <= 1  # type: ignore[arg-type]
+
+
+def is_time(one: ColumnProfile) -> bool:
+    return one.kind == "time" or bool(one.time_unit)
+
+
+def is_place(one: ColumnProfile) -> bool:
+    low, high = one.values.min(), one.values.max()
+    return one.kind == "integer" and int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]

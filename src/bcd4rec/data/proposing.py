@@ -1,75 +1,45 @@
 """What the columns of an unknown log may mean: a proposal with a reason for each choice, by names and by contents."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from bcd4rec.data.column_profiles import MOST, Column, profile
-from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score, tokens
-from bcd4rec.data.files import Kind
+from bcd4rec.data.column_profiles import (
+    MOST,
+    ColumnProfile,
+    is_id,
+    is_loose_id,
+    is_place,
+    is_propensity,
+    is_repeating,
+    is_time,
+    profile,
+    runs,
+    share_inside,
+)
+from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score
+from bcd4rec.data.proposal import Choice, LogSample, Proposal
+from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
 
 TRIVAGO = {"session_id", "timestamp", "step", "action_type", "reference", "impressions"}
 MOST_ANSWERS = 40  # values of a response column
-MOST_PLACES = 5000
+ORDER = (  # of the roles in a mapping
+    *("session", "user", "time", "step", "slate", "request_category", "position", "item", "items", "category"),
+    *("propensity", "response", "clicked", "bought", "history"),
+)
 UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
 CATEGORY_SEPARATORS = "|;/>"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers."""
-
-    path: Path
-    kind: Kind
-    frame: pl.DataFrame
-    delimiter: str = ""
-    names_given: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    role: str
-    column: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """`options` is what the TOML file of a mapping holds, `choices` says why, `doubts` what a person should look at."""
-
-    options: dict[str, Any]
-    choices: tuple[Choice, ...]
-    doubts: tuple[str, ...] = ()
-
-    @property
-    def map(self) -> dict[str, str]:
-        return dict(self.options.get("map", {}))
-
-    def to_toml(self, about: str = "") -> str:
-        reasons = {choice.role: choice.reason for choice in self.choices}
-        lines = [f"# {about}"] if about else []
-        plain = {name: value for name, value in self.options.items() if not isinstance(value, dict)}
-        lines += [f"{name} = {_toml(value)}" for name, value in plain.items()]
-        for name, table in self.options.items():
-            if isinstance(table, dict):
-                lines += ["", f"[{name}]"]
-                for key, value in table.items():
-                    why = reasons.get(key if name == "map" else f"{name}.{key}", "")
-                    lines.append(f"{_key(key)} = {_toml(value)}" + (f"  # {why}" if why else ""))
-        return "\n".join([*lines, *(f"# {doubt}" for doubt in self.doubts)]).lstrip("\n") + "\n"
-
-
-def propose(sample: Sample) -> Proposal:
+def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
-        return Proposal({"format": "trivago"}, (Choice("format", "trivago", why),))
+        return Proposal({"format": "trivago", "cut": "none"}, (Choice("format", "trivago", why),))
     if len(columns) == 1 and columns[0].kind == "list" and sample.kind == "parquet":
         name = columns[0].name
         told = Choice("items", name, "the only column, a list of items in each row: plain sessions, all of them liked")
@@ -86,9 +56,9 @@ def propose(sample: Sample) -> Proposal:
 class _Proposing:
     """Roles are given one after the other, those first that are told most easily; a column has one role."""
 
-    sample: Sample
-    columns: list[Column]
-    chosen: dict[str, Column] = field(default_factory=dict)
+    sample: LogSample
+    columns: list[ColumnProfile]
+    chosen: dict[str, ColumnProfile] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -100,40 +70,41 @@ class _Proposing:
         if self.sample.delimiter not in ("", ",", "\t"):
             self.options["delimiter"] = self.sample.delimiter
         self._lists()
-        self._pick("propensity", _propensity, "its values are between 0 and 1")
-        if not self._pick("time", _time, "it holds times"):
+        self._pick("propensity", is_propensity, "its values are between 0 and 1")
+        if not self._pick("time", is_time, "it holds times"):
             clock = next((one for one in self._free() if one.kind == "time"), None)
             if clock is not None:
                 self._choose("time", clock, "it holds times")
         self._groups()
         self._responses()
         if "items" not in self.chosen:
-            self._pick("position", _place, "whole numbers from 0 or 1")
+            self._pick("position", is_place, "whole numbers from 0 or 1")
         self._order()
         self._facts_about_items()
         self._ignore()
+        self._mixed_ids()
         return self._whole()
 
     # ---- choosing
 
-    def _free(self) -> list[Column]:
+    def _free(self) -> list[ColumnProfile]:
         taken = {column.name for column in self.chosen.values()}
         return [column for column in self.columns if column.name not in taken]
 
-    def _best(self, role: str, fits: Callable[[Column], bool], named: bool = True) -> Column | None:
+    def _best(self, role: str, fits: Callable[[ColumnProfile], bool], named: bool = True) -> ColumnProfile | None:
         scores = {one.name: name_score(role, one.name) for one in self._free() if fits(one)}
         if not scores or (named and max(scores.values()) <= 0):
             return None
         best = max(scores, key=lambda name: scores[name])
         return next(one for one in self.columns if one.name == best)
 
-    def _pick(self, role: str, fits: Callable[[Column], bool], what: str) -> bool:
+    def _pick(self, role: str, fits: Callable[[ColumnProfile], bool], what: str) -> bool:
         found = self._best(role, fits)
         if found is not None:
             self._choose(role, found, f"by its name, and {what}")
         return found is not None
 
-    def _choose(self, role: str, column: Column, reason: str) -> None:
+    def _choose(self, role: str, column: ColumnProfile, reason: str) -> None:
         self.chosen[role], self.reasons[role] = column, reason
 
     # ---- lists
@@ -153,7 +124,7 @@ class _Proposing:
         if shown.separator:
             self.options["list_separator"] = shown.separator
         for role in ("clicked", "bought"):
-            inside = self._best(role, lambda one: one.kind != "flag" and _share_inside(one, shown) > 0.5)
+            inside = self._best(role, lambda one: one.kind != "flag" and share_inside(one, shown) > 0.5)
             if inside is not None:
                 self._choose(role, inside, "by its name, and its values are among the items in view")
         past = self._best("history", lambda one: one in lists) or next(
@@ -175,7 +146,7 @@ class _Proposing:
         item = self._best("item", lambda one: one.an_id)
         if item is None:
             ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct > 2]
-            ids = [one for one in ids if one.distinct < 0.9 * self.rows and _runs(one) > 1.5 * one.distinct]
+            ids = [one for one in ids if one.distinct < 0.9 * self.rows and runs(one) > 1.5 * one.distinct]
             item = max(ids, key=lambda one: one.distinct, default=None)
             if item is None:
                 raise InputError(
@@ -192,7 +163,7 @@ class _Proposing:
             ("user", "whose rows they are; no column tells visits apart, so all of a user's rows are one session"),
             ("slate", "a request; nothing tells which requests belong together, so each is a session of its own"),
         ):
-            fits = _repeats if role == "slate" and "items" not in self.chosen else _an_id
+            fits = is_repeating if role == "slate" and "items" not in self.chosen else is_id
             found = self._best(role, fits)
             if found is not None:
                 self._choose("session", found, why)
@@ -211,25 +182,25 @@ class _Proposing:
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
-    def _contiguous(self) -> Column | None:
+    def _contiguous(self) -> ColumnProfile | None:
         ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct >= 5]
         ids = [one for one in ids if one.distinct < 0.9 * self.rows]
         if "items" not in self.chosen:
-            ids = [one for one in ids if _runs(one) <= 1.2 * one.distinct]
+            ids = [one for one in ids if runs(one) <= 1.2 * one.distinct]
         return max(ids, key=lambda one: one.distinct, default=None)
 
     def _slate(self) -> None:
         if "slate" in self.chosen or "session" not in self.chosen:
             return
         if "items" in self.chosen:
-            fits: Callable[[Column], bool] = lambda one: _an_id(one) and one.distinct == self.rows  # noqa: E731
+            fits: Callable[[ColumnProfile], bool] = lambda one: is_id(one) and one.distinct == self.rows  # noqa: E731
             found = self._best("slate", fits, named=not self.sample.names_given)
             if found is not None:
                 self._choose("slate", found, "it differs in each row, and a row is a slate")
             return
-        self._pick("slate", lambda one: _filled_id(one) and self._size(one) > 1.05, "several rows share it")
+        self._pick("slate", lambda one: is_loose_id(one) and self._size(one) > 1.05, "several rows share it")
 
-    def _size(self, slate: Column) -> float:
+    def _size(self, slate: ColumnProfile) -> float:
         """Rows of a session that share a value, on average."""
         return self.rows / max(self._frame(self.chosen["session"], slate).n_unique(), 1)
 
@@ -238,10 +209,10 @@ class _Proposing:
             return
         session = self.chosen["session"]
 
-        def fits(one: Column) -> bool:
+        def fits(one: ColumnProfile) -> bool:
             by_user = one.values.value_counts(sort=True)
             crowd = by_user["count"][0] / self.rows  # one value for all who are not known
-            return _an_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
+            return is_id(one) and crowd < 0.3 and self._constant(session, one) > MOST
 
         self._pick("user", fits, "each session has one")
 
@@ -262,33 +233,33 @@ class _Proposing:
             return
         values = answers.values
         flat = values.explode() if answers.kind == "list" else values
-        self._choose("response", answers, f"its values are {_listed(_counted(flat))}")
+        self._choose("response", answers, f"its values are {listed(counted(flat))}")
         others = [one.name for one in self._free() if name_score("response", one.name) > 5 and self._is_response(one)]
         if others:
             self.doubts.append(f"{', '.join(others)} may tell of responses, too; one column is read")
         self._rules(flat)
 
-    def _is_response(self, one: Column) -> bool:
+    def _is_response(self, one: ColumnProfile) -> bool:
         values = one.values.explode() if one.kind == "list" else one.values
         if one.kind == "list" and "items" not in self.chosen:
             return False
-        found = [value for value, _ in _counted(values)]
+        found = [value for value, _ in counted(values)]
         if one.kind in ("integer", "number"):
             return set(found) <= set(NUMBERS) and len(found) > 1
-        known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(_word, found))
+        known = sum(answer_of(value) is not None or value in (*SEEN, *ORGANIC) for value in map(word, found))
         return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
 
-    def _by_values(self) -> Column | None:
+    def _by_values(self) -> ColumnProfile | None:
         """A column whose values all are words for responses, whatever its name."""
 
-        def speaks(one: Column) -> bool:
-            found = [_word(value) for value, _ in _counted(one.values)]
+        def speaks(one: ColumnProfile) -> bool:
+            found = [word(value) for value, _ in counted(one.values)]
             return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
 
         return next((one for one in self._free() if one.kind in ("flag", "text") and speaks(one)), None)
 
     def _rules(self, values: pl.Series) -> None:
-        counts = _counted(values)
+        counts = counted(values)
         if {value for value, _ in counts} <= {"skip", "click", "buy"}:
             return
         slates = "items" in self.chosen or "slate" in self.chosen or "propensity" in self.chosen
@@ -303,7 +274,7 @@ class _Proposing:
             column = self.chosen.get("response", self.chosen.get("items"))
             raise InputError(
                 f"{self.sample.path}, column {column.name if column else ''}: it is not clear which values are a skip, "
-                f"a click or a purchase among {_listed(counts)}; say so in a TOML file and pass that with --mapping."
+                f"a click or a purchase among {listed(counts)}; say so in a TOML file and pass that with --mapping."
             )
         if unknown:
             told = ", ".join(f"{value} ({rows[value]:,} rows)" for value in unknown)
@@ -311,7 +282,7 @@ class _Proposing:
         self.options["responses"] = rules
 
     def _placed(self) -> bool:
-        return self._best("position", _place) is not None
+        return self._best("position", is_place) is not None
 
     # ---- order, categories
 
@@ -341,7 +312,7 @@ class _Proposing:
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
-    def _unit(self, time: Column) -> None:
+    def _unit(self, time: ColumnProfile) -> None:
         if time.time_unit not in ("", "s"):
             self.options["time_unit"] = time.time_unit
         if time.time_format:
@@ -361,13 +332,13 @@ class _Proposing:
                 self.options["category_separator"] = several[0]
         slate = [self.chosen[role] for role in ("session", "slate", "time") if role in self.chosen]
 
-        def of_request(one: Column) -> bool:
+        def of_request(one: ColumnProfile) -> bool:
             return one.kind in ("text", "integer") and one.distinct > 1 and self._constant_in(slate, one) > MOST
 
         if slate:
             self._pick("request_category", of_request, "each request has one")
 
-    def _of(self, item: Column, one: Column) -> bool:
+    def _of(self, item: ColumnProfile, one: ColumnProfile) -> bool:
         return self._constant(item, replace(one, values=self.sample.frame[one.name])) >= 1.0 and one.filled > MOST
 
     def _ignore(self) -> None:
@@ -381,6 +352,14 @@ class _Proposing:
             self.options["ignore"] = others
             self.doubts.append(f"{', '.join(others)} is not read: its contents are not what its name says")
 
+    def _mixed_ids(self) -> None:
+        """Ids some of which look like numbers are read as text, all of them."""
+        for role in ("session", "item"):
+            column = self.chosen.get(role)
+            if column is not None and column.kind == "text" and column.values.str.contains(r"^-?\d+$").any():
+                self.options["string_ids"] = True
+                self.doubts.append(f"some values of {column.name} are numbers and some are not: all are read as texts")
+
     # ---- helpers
 
     @property
@@ -390,16 +369,16 @@ class _Proposing:
     def _names(self) -> str:
         return ", ".join(self.sample.frame.columns)
 
-    def _frame(self, *columns: Column) -> pl.DataFrame:
+    def _frame(self, *columns: ColumnProfile) -> pl.DataFrame:
         return pl.DataFrame({f"c{place}": column.values for place, column in enumerate(columns)})
 
-    def _largest(self, key: Column) -> int:
+    def _largest(self, key: ColumnProfile) -> int:
         return int(key.values.value_counts()["count"].max())  # type: ignore[arg-type]
 
-    def _constant(self, key: Column, one: Column) -> float:
+    def _constant(self, key: ColumnProfile, one: ColumnProfile) -> float:
         return self._constant_in([key], one)
 
-    def _constant_in(self, keys: Sequence[Column], one: Column) -> float:
+    def _constant_in(self, keys: Sequence[ColumnProfile], one: ColumnProfile) -> float:
         """The share of the groups of several rows in which a column has one value; 1 where there are none."""
         frame = self._frame(one, *keys).filter(pl.col("c0").is_not_null())
         groups = frame.group_by(pl.exclude("c0")).agg(pl.len(), pl.col("c0").n_unique().alias("own"))
@@ -407,20 +386,7 @@ class _Proposing:
         return float((several["own"] == 1).mean()) if several.height else 1.0  # type: ignore[arg-type]
 
     def _whole(self) -> Proposal:
-        order = (
-            "session",
-            "user",
-            "time",
-            "step",
-            "slate",
-            "request_category",
-            "position",
-            "item",
-            "items",
-            "category",
-        )
-        order += ("propensity", "response", "clicked", "bought", "history")
-        names = {role: self.chosen[role].name for role in order if role in self.chosen}
+        names = {role: self.chosen[role].name for role in ORDER if role in self.chosen}
         responses = self.options.pop("responses", None)
         options = self.options | {"map": names} | ({"responses": responses} if responses else {})
         reasons = [Choice(role, name, self.reasons[role]) for role, name in names.items()]
@@ -431,102 +397,6 @@ class _Proposing:
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
 
 
-def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str], list[str]]:
-    """What each value of a response column is, and those that no word tells, which are dropped.
-
-    `slates`: whether the log tells what was shown, so that `view` is more likely a skip than a look.
-    """
-    found = list(values)
-    words = {value: _word(value) for value in found}
-    clicks = any(answer_of(word) == "click" and word not in ORGANIC for word in words.values())
-    skips = any(answer_of(word) == "skip" for word in words.values())
-    rules: dict[str, str] = {}
-    unknown = []
-    for value, word in words.items():
-        if word in ORGANIC and clicks:
-            rules[value] = "organic:click"
-        elif word in SEEN or (set(tokens(word)) & set(SEEN) and answer_of(word) is None):
-            rules[value] = "click" if skips or not slates else "skip"
-        elif (answer := NUMBERS.get(value) or answer_of(word)) is not None:
-            rules[value] = answer
-        else:
-            rules[value] = "drop"
-            unknown.append(value)
-    return rules, unknown
-
-
-def _word(value: str) -> str:
-    return value.strip().lower()
-
-
-def _counted(values: pl.Series) -> list[tuple[str, int]]:
-    """Values as the reader will see them, the most frequent first."""
-    if values.dtype == pl.Float64 and (values.drop_nulls() == values.drop_nulls().round()).all():
-        return [(value, count) for value, count in _counted(values.cast(pl.Int64))]
-    texts = values.drop_nulls().cast(pl.String)
-    counts = texts.value_counts().sort("count", texts.name, descending=[True, False])
-    return [(str(value), int(count)) for value, count in counts.iter_rows()]
-
-
-def _listed(counts: Sequence[tuple[str, int]]) -> str:
-    more = f" and {len(counts) - 6} more" if len(counts) > 6 else ""
-    return ", ".join(value for value, _ in counts[:6]) + more
-
-
-def _share_inside(one: Column, shown: Column) -> float:
-    """How many of a column's values are among the items of the same row."""
-    if one.kind not in ("list", "text", "integer"):
-        return 0.0
-    given = one.values if one.kind == "list" else one.values.cast(pl.String).str.extract_all(r"[^\s,;|\[\]\"']+")
-    frame = pl.DataFrame({"given": given.cast(pl.List(pl.String)), "shown": shown.values})
-    inside = frame.select(
-        pl.col("given").list.set_intersection("shown").list.len().sum(), all=pl.col("given").list.len().sum()
-    )
-    return float(inside[0, 0] or 0) / max(float(inside[0, 1] or 0), 1.0)
-
-
-def _own_names(one: Column) -> float:
+def _own_names(one: ColumnProfile) -> float:
     """How well a name says that a column is something else than an id of sessions or items."""
     return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
-
-
-def _runs(one: Column) -> int:
-    return int((one.values != one.values.shift(1)).sum()) + 1
-
-
-def _an_id(one: Column) -> bool:
-    return one.an_id
-
-
-def _filled_id(one: Column) -> bool:
-    return one.kind in ("integer", "text") and one.distinct > 1
-
-
-def _repeats(one: Column) -> bool:
-    return one.an_id and 1.05 * one.distinct < len(one.values)
-
-
-def _propensity(one: Column) -> bool:
-    if one.kind not in ("number", "integer"):
-        return False
-    low, high = one.values.min(), one.values.max()
-    return float(low) > 0 and float(high) <= 1  # type: ignore[arg-type]
-
-
-def _time(one: Column) -> bool:
-    return one.kind == "time" or bool(one.time_unit)
-
-
-def _place(one: Column) -> bool:
-    low, high = one.values.min(), one.values.max()
-    return one.kind == "integer" and int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]
-
-
-def _toml(value: Any) -> str:
-    """JSON writes texts, numbers and lists of them as TOML does."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if plain else json.dumps(name, ensure_ascii=False)

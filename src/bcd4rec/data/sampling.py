@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bcd4rec.data.column_profiles import ISO
 from bcd4rec.data.files import first_line, kind_of, log_files, separator_of
-from bcd4rec.data.proposing import Sample
+from bcd4rec.data.proposal import LogSample
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 
@@ -14,7 +14,7 @@ ROWS = 50_000
 DATA_LIKE = rf"^(-?\d+(\.\d+)?|\d+[/.]\d+[/.]\d+.*|{ISO[1:-1]})$"  # what stands in rows, not in headers
 
 
-def sample_of(path: Path, rows: int = ROWS) -> Sample:
+def sample_of(path: Path, rows: int = ROWS) -> LogSample:
     """`InputError` for what is no table."""
     file = log_files(path)[0]
     if file.stat().st_size == 0:
@@ -26,7 +26,7 @@ def sample_of(path: Path, rows: int = ROWS) -> Sample:
     frame = collect(table, table.frame.drop(ROW).head(rows))
     if frame.is_empty():
         raise InputError(f"{file} has a header and no rows; expected one row per shown item or per slate.")
-    return Sample(path, kind, frame, separator, bool(names))
+    return LogSample(path, kind, frame, separator, bool(names))
 
 
 def _names_for(file: Path, separator: str) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ def sessions_in_words(log: Path, count: int = 3) -> list[str]:
         rows = rows.with_columns(pl.lit(False).alias("organic"))
     shown = rows.filter(~pl.col("organic"))
     liked = (pl.col("response") != "skip").any()
-    lively = shown.group_by("session_id", maintain_order=True).agg(liked.alias("liked"), pl.len())
-    ids = lively.filter((pl.col("len") > 1) & pl.col("liked")).head(2000).collect()["session_id"].to_list()
-    ids = ids or lively.head(2000).collect()["session_id"].to_list()
+    lively = shown.group_by("session_id", maintain_order=True).agg(liked.alias("liked"), pl.len()).collect()
+    best = [lively.filter("liked", pl.col("len") > 1), lively.filter("liked"), lively]
+    ids = next(one for one in best if one.height)["session_id"].to_list()
     some = [ids[place * len(ids) // count] for place in range(min(count, len(ids)))]
     found = rows.filter(pl.col("session_id").is_in(some)).collect()
     return [_session(one, found.filter(pl.col("session_id") == one)) for one in some]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bcd4rec.evaluation.logged_slates import MEASURES
+from bcd4rec.evaluation.start_advice import Result, headline, next_steps, too_thin, unit_of
 from bcd4rec.evaluation.statistics import Interval
 from bcd4rec.evaluation.wording import number
-from bcd4rec.experiments.start_advice import Result, headline, next_steps, too_thin, unit_of
 from bcd4rec.report import plots
 from bcd4rec.report.methods import friendly
 from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, write_page
@@ -48,7 +48,7 @@ def page_of(story: Story) -> Page:
     words, commands = next_steps(story.check, story.evaluation, story.verdict, story.policy)
     sections = [
         Section("What to do next", words, commands=commands, anchor="next"),
-        *([_results(story)] if thin is None else []),
+        *(_results(story) if thin is None else []),
         _verdict(story),
         _cannot_tell(story),
         _sessions(story, thin is not None),
@@ -83,7 +83,7 @@ def _interval(one: Result, measure: str) -> Interval | None:
     return None if value is None else Interval(value, one[f"{measure}_low"], one[f"{measure}_high"])
 
 
-def _results(story: Story) -> Section:
+def _results(story: Story) -> list[Section]:
     found = story.evaluation
     names = found["measures"]
     label = MEASURES[names[0]]
@@ -107,13 +107,10 @@ def _results(story: Story) -> Section:
     ]
     table = Table(["Policy", *(MEASURES[name] for name in names)], rows, caption="Each value with its 95 % interval.")
     verdicts = [one["sentence"] for one in found["comparisons"]]
-    return Section(
-        "The learned policy beside others",
-        prose,
-        figure,
-        anchor="results",
-        parts=[Section("All measures", table=table, notes=verdicts)],
-    )
+    return [
+        Section("The learned policy beside others", prose, figure, anchor="results"),
+        Section("All measures", table=table, notes=verdicts),
+    ]
 
 
 def _verdict(story: Story) -> Section:

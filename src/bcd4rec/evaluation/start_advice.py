@@ -1,12 +1,13 @@
 """What `bcd4rec start` says first, and what to do next: from the results of its stages alone."""
 
+import shlex
 from typing import Any
 
 from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
 
 FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider than any difference that matters
 FEW_JUDGING = 15  # held-out sessions that have such cases
-REFERENCE = "ctr"
+REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
 
 Result = dict[str, Any]
@@ -20,8 +21,8 @@ def too_thin(check: Result, evaluation: Result) -> str | None:
         return f"This log is too thin to learn from: it has {sessions:,} sessions, and a few hundred are the least."
     if positives < FEW_POSITIVES:
         return (
-            f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a positive "
-            f"response, and {FEW_POSITIVES} are the least."
+            f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a "
+            f"positive response, and {FEW_POSITIVES} are the least."
         )
     if "problem" in evaluation:
         return f"Nothing in this log tells one policy from another by their rankings: {evaluation['problem']}"
@@ -61,14 +62,31 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
             "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
             f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
         )
+    logged = comparison(evaluation, LOGGED)
+    behind = logged is not None and logged["verdict"] == "worse"
+    hope = "It cannot be told whether there is" if behind else "There seems to be"
     words = {
-        "better": f"There is a better policy in this log: on {cases} {method} ranks what people liked above what "
+        "better": f"{hope} a better policy in this log: on {cases} {method} ranks what people liked above what "
         f"they skipped more often than smoothed rates of the items do ({numbers}).",
         "no better": f"No better policy was found in this log: on {cases} {method} cannot be told from smoothed rates "
         f"of the items ({numbers}).",
         "worse": f"Do not use the learned policy: on {cases} it is worse than smoothed rates of the items ({numbers}).",
     }
-    return words[str(pair["verdict"])]
+    return words[str(pair["verdict"])] + _others(evaluation, measure)
+
+
+def _others(evaluation: Result, measure: str) -> str:
+    """Who else did better, which the comparison with smoothed rates does not tell."""
+    method = evaluation["method"]
+    ahead = [one["second"] for one in evaluation["comparisons"] if one["verdict"] == "worse"]
+    told = [f"{name} {_value(evaluation, name, measure):.3f}" for name in ahead if name not in (REFERENCE, LOGGED)]
+    better = f" But simpler ones do better than {method} here: {', '.join(told)}." if told else ""
+    if LOGGED in ahead:
+        better += (
+            f" But the order in which the log showed the items does better ({_value(evaluation, LOGGED, measure):.3f}); as "
+            "people choose what stands on top, this favours it, and only a test on people tells which is better."
+        )
+    return better
 
 
 def _value(evaluation: Result, policy: str, measure: str) -> float:
@@ -77,6 +95,7 @@ def _value(evaluation: Result, policy: str, measure: str) -> float:
 
 def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) -> tuple[list[str], list[str]]:
     """What to do now in words, and the commands for it."""
+    policy, log = shlex.quote(policy), shlex.quote(str(check["log"]))
     explore = f"bcd4rec serve {policy} --explore epsilon --epsilon 0.1 --database impressions.sqlite"
     export = "bcd4rec logs export --database impressions.sqlite --out explored.parquet"
     logged = bool(check["propensities"])
@@ -86,7 +105,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         ]
         if not logged:
             words.append("Log from now on with which probability each item was shown; a column is enough.")
-        return words, [f"bcd4rec start {check['log']}"]
+        return words, [f"bcd4rec start {log}"]
     if verdict.get("verdict") == "ship":
         return ["Serve it to a small share of the sessions first, beside what you have."], [
             f"bcd4rec serve OLD --ab {policy} --share 0.05",
@@ -115,6 +134,6 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
     words = [
         "Ranking held-out slates well is a good sign and no proof: the log does not say with which probability items "
         "were shown, so nothing in it tells what would have happened with others.",
-        "Serve the policy to a small share of the sessions with exploration, which logs propensities; then judge by them.",
+        "Serve the policy to a small share of the sessions with exploration, which logs propensities; then judge.",
     ]
     return words, [explore, export, f"bcd4rec judge {policy} --log explored.parquet"]
