@@ -81,7 +81,7 @@ class Since(NamedTuple):
     share: float
 
 
-class CanaryPoint(NamedTuple):
+class SequencePoint(NamedTuple):
     """Of the plot: what was known after so many sessions."""
 
     sessions: int
@@ -107,7 +107,7 @@ class CanaryState:
     position: Position
     left_out: int = 0
     """Sessions that began when nobody could be sure of their share, or that another version served."""
-    history: list[CanaryPoint] = field(default_factory=list)
+    history: list[SequencePoint] = field(default_factory=list)
     ended: Ended | None = None
     told: bool = False
     """Whether --on-decision was done with."""
@@ -168,7 +168,7 @@ class CanaryState:
         old, new = self.canary.means
         difference = new - old if old is not None and new is not None else None
         self.history = [point for point in self.history if point.sessions % every == 0]
-        self.history.append(CanaryPoint(sessions, *self.canary.interval, difference, now_us))
+        self.history.append(SequencePoint(sessions, *self.canary.interval, difference, now_us))
 
     def end(self, decision: Decision, reason: Reason, sentence: str, now_us: int) -> None:
         """Only once."""
@@ -196,7 +196,7 @@ class CanaryState:
             [Since(*one) for one in state["schedule"]],
             (state["position"][0], state["position"][1]),
             state["left_out"],
-            [CanaryPoint(*one) for one in state["history"]],
+            [SequencePoint(*one) for one in state["history"]],
             Ended(*state["ended"]) if state["ended"] is not None else None,
             state["told"],
             state["tries"],
