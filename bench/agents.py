@@ -171,10 +171,10 @@ def whole_training() -> tuple[float, float]:
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.preparing import PrepareConfig, prepare
     from bcd4rec.data.schema import Log
-    from bcd4rec.experiments.comparison import contestant
-    from bcd4rec.experiments.fitting import fit
     from bcd4rec.sim.interest_evolution import PRESETS, InterestEvolution
     from bcd4rec.sim.rollout import rollout
+    from bcd4rec.workflows.comparison import contestant
+    from bcd4rec.workflows.fitting import fit
 
     environment = InterestEvolution(PRESETS["paper"])
     with tempfile.TemporaryDirectory() as folder:

@@ -20,8 +20,8 @@ OURS = """
 import json, resource, sys, time
 from pathlib import Path
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.experiments.log_verdict import judge_log, logger_of
-from bcd4rec.experiments.fitting import fit
+from bcd4rec.workflows.log_verdict import judge_log, logger_of
+from bcd4rec.workflows.fitting import fit
 dataset = Dataset.load(Path(sys.argv[1]))
 new = fit("popular", dataset).whole(dataset).with_rule(exploration={"kind": "epsilon", "epsilon": 0.9})
 began = time.perf_counter()
@@ -38,7 +38,7 @@ import json, resource, sys, time
 from pathlib import Path
 import numpy as np
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.experiments.fitting import fit
+from bcd4rec.workflows.fitting import fit
 dataset = Dataset.load(Path(sys.argv[1]))
 new = fit("popular", dataset).whole(dataset).with_rule(exploration={"kind": "epsilon", "epsilon": 0.9})
 rows = dataset.frame.head(int(sys.argv[2]))

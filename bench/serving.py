@@ -30,8 +30,6 @@ from bcd4rec.data.knowledge import Knowledge, Neighbours
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.vocabulary import Vocabulary
-from bcd4rec.experiments.comparison import BEHAVIOUR, contestant
-from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import Evidence
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
 from bcd4rec.models.response_regression import ResponseModel
@@ -43,6 +41,8 @@ from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
+from bcd4rec.workflows.comparison import BEHAVIOUR, contestant
+from bcd4rec.workflows.fitting import Fitted, fit
 
 WIDTH, LENGTH, SKIPS, KINDS = 100, 10, 40, 825
 SMALL, LARGE = 6_666, 1_000_000

@@ -1,6 +1,6 @@
 """The paper's online agent of RecSim: it may try things on users, and it sees into them.
 
-Rounds of users go as in `experiments.online`, but a state is the user's interest vector and not a session, and an
+Rounds of users go as in `workflows.online`, but a state is the user's interest vector and not a session, and an
 action is the category of the item, as in the simulator. The oracle bounds what there is to have with that knowledge,
 this agent what can be learned.
 """
@@ -19,13 +19,13 @@ from bcd4rec.agents.q_learning import QLearningConfig, parse_q_learning, seeded
 from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.models.encoder import Encoder
 from bcd4rec.models.q_network import QNetwork
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import Oracle, policy_of, rollout
+from bcd4rec.workflows.online import OnlineConfig
 
 HIDDEN = 64
 

@@ -14,8 +14,8 @@ from scipy.stats import spearmanr
 
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.evaluation.statistics import RATE, Interval, difference, interval
-from bcd4rec.experiments.comparison import BEHAVIOUR, ORACLE, RANDOM
 from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions, Logged
+from bcd4rec.workflows.comparison import BEHAVIOUR, ORACLE, RANDOM
 from reproduction.results import EvaluationRuns
 from reproduction.tasks.evaluations import EvaluationRun
 from reproduction.tasks.learners import AGENTS, BASELINES, ROUNDS, Trained, TrainedOnline, User

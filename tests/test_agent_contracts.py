@@ -11,9 +11,9 @@ from bcd4rec.agents.agent import AGENTS, AgentConfig, Material
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, States
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.training import Trainer
+from bcd4rec.workflows.fitting import fit
 from test_evidence_agent import dataset_of, frame_of
 
 ITEMS = 9  # fewer than the next actions that agents look at

@@ -7,10 +7,10 @@ import pytest
 
 from bcd4rec.data.states import PAD
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.sim.belief import Believed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import Oracle, policy_of, rollout
+from bcd4rec.workflows.comparison import random_policy
 
 TINY = InterestEvolutionConfig(categories=2, items=6, slate_size=3, horizon=4)  # items 0, 2, 4 and 1, 3, 5
 EDGE = 60  # cells of the grid along each of the two interests

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.results import read_results, session_table
+from bcd4rec.workflows.results import read_results, session_table
 
 N_ITEMS = 40
 

@@ -20,12 +20,12 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.scorer import SCORERS, SavedScorer, Scorer
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
+from bcd4rec.workflows.fitting import fit
 
 TRAIN = Sequences.of([[0, 2, 4], [4, 1], [], [2, 4, 6, 0], [3], [1, 2, 1]])
 N_ITEMS = 7

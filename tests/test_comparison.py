@@ -13,8 +13,6 @@ from bcd4rec.data.schema import Log
 from bcd4rec.data.states import States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.experiments import comparison
-from bcd4rec.experiments.comparison import compare, contestant, random_dataset, random_policy, with_options
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Memory, Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
@@ -23,6 +21,8 @@ from bcd4rec.policies.vocabulary_mapping import MappedScorer
 from bcd4rec.sim.environment import catalogue
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.workflows import comparison
+from bcd4rec.workflows.comparison import compare, contestant, random_dataset, random_policy, with_options
 
 ITEMS, USERS = 24, 60
 SMALL = InterestEvolutionConfig(categories=6, items=ITEMS, slate_size=3, horizon=5)

@@ -82,7 +82,7 @@ def test_imports_point_one_way():
         ("sim", "policies", True),
         ("sim", "sim", True),
         ("sim", "evaluation", False),
-        ("report", "experiments", False),
+        ("report", "workflows", False),
         ("policies", "agents", False),
         ("data", "models", False),
         ("serving", "agents", False),

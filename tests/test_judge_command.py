@@ -13,13 +13,13 @@ import bcd4rec
 from bcd4rec.cli import build
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.judging_study import dataset_of, served, with_epsilon
 from bcd4rec.policies import bundle
 from bcd4rec.policies.mixture import Mixture
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import rollout, write_log
+from bcd4rec.workflows.comparison import random_policy
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.judging_study import dataset_of, served, with_epsilon
 from tests.markup import assert_loads_nothing, assert_references_resolve
 
 SMALL = InterestEvolutionConfig(items=24, categories=6, slate_size=2, horizon=4)

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from bcd4rec.errors import InputError
-from bcd4rec.experiments import judging_study
-from bcd4rec.experiments.comparison import random_policy
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.judging_study import (
+from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
+from bcd4rec.workflows import judging_study
+from bcd4rec.workflows.comparison import random_policy
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.judging_study import (
     Case,
     Settings,
     cases,
@@ -19,7 +20,6 @@ from bcd4rec.experiments.judging_study import (
     share,
     with_epsilon,
 )
-from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 
 SMALL = InterestEvolutionConfig(items=24, categories=6, slate_size=2, horizon=4)
 FEW = Settings(logs=3, sessions=300, truth=400, learn=200)

@@ -24,15 +24,15 @@ from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.summary import summarise
-from bcd4rec.experiments.comparison import compare, contestant
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.results import read_results, session_table
-from bcd4rec.experiments.users import HELD_OUT, FittedUser, _shapes, fit_user
 from bcd4rec.models.learned_user import LearnedUser, SessionShapes
 from bcd4rec.policies import bundle
 from bcd4rec.sim.environment import EnvironmentOptions
 from bcd4rec.sim.learned import Learned, LearnedConfig, learned
 from bcd4rec.sim.rollout import rollout, with_ids, with_openings
+from bcd4rec.workflows.comparison import compare, contestant
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.results import read_results, session_table
+from bcd4rec.workflows.users import HELD_OUT, FittedUser, _shapes, fit_user
 
 ITEMS, KINDS, SESSIONS = 30, 5, 420
 SETTINGS = {"width": 8, "epochs": 4, "batch_size": 32, "learning_rate": 0.01, "vector_rate": 0.003}

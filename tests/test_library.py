@@ -10,9 +10,9 @@ import pytest
 
 import bcd4rec
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.workflows.comparison import random_policy
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "library.ipynb"
 

@@ -35,8 +35,8 @@ from bcd4rec.evaluation.logged_slates import (
     row_scores,
     values_of,
 )
-from bcd4rec.experiments import judging
 from bcd4rec.policies.uniform import Uniform
+from bcd4rec.workflows import judging
 
 SHOP = Responses(rewards={"skip": 0.0, "click": 1.0, "buy": 5.0})
 ITEMS = 23
@@ -546,7 +546,7 @@ def test_train_says_when_nothing_can_judge(work, tmp_path):
 
 
 def test_neighbours_are_left_out_where_they_take_long(work, monkeypatch):
-    from bcd4rec.experiments.fitting import fit
+    from bcd4rec.workflows.fitting import fit
 
     monkeypatch.setattr(judging, "MANY_SESSIONS", 50)
     monkeypatch.setattr(judging, "MOST", 30)

@@ -8,8 +8,6 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.mixture import Mixture, mix, mixed_propensities
 from bcd4rec.policies.policy import Memory, Policy
@@ -17,6 +15,8 @@ from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.workflows.comparison import random_policy
+from bcd4rec.workflows.fitting import fit
 from tests.serving_help import serving
 from tests.test_off_policy_replay import WHOLE, policy_for, replayed, world
 from tests.test_policy import sessions_of

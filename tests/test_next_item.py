@@ -10,7 +10,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.next_item import NextItemResult, evaluate_next_item, ranks_of, top_lists
-from bcd4rec.experiments.sessions import run_sessions_benchmark
+from bcd4rec.workflows.sessions import run_sessions_benchmark
 
 
 class LastItem:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import Oracle, policy_of, rollout
+from bcd4rec.workflows.online import OnlineConfig
 from reproduction.observed import ObservedRound, Observing, _transitions, learn_observed
 
 SMALL = InterestEvolutionConfig(categories=5, items=23, slate_size=2, horizon=6)

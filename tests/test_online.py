@@ -14,10 +14,10 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.schema import Log
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import contestant
-from bcd4rec.experiments.online import OnlineConfig, learn_online, logged_rows
 from bcd4rec.sim.interest_evolution import InterestEvolution, preset
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.workflows.comparison import contestant
+from bcd4rec.workflows.online import OnlineConfig, learn_online, logged_rows
 from test_cli import fails
 
 QUICK = {"updates": 150, "batch_size": 256}

@@ -14,14 +14,14 @@ from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Memory, Policy, Sessions
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import liked_of, rollout
+from bcd4rec.workflows.comparison import random_policy
+from bcd4rec.workflows.fitting import fit
 from tests.serving_help import serving
 
 ITEMS, SLATE, LENGTH, SKIPS = 13, 3, 4, 6

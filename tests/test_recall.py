@@ -137,7 +137,7 @@ def test_equal_scores_go_to_the_lower_index_and_a_repeated_item_counts_once(tmp_
 
 
 def test_agents_and_baselines_are_measured_alike(tmp_path: Path) -> None:
-    from bcd4rec.experiments.fitting import fit
+    from bcd4rec.workflows.fitting import fit
 
     dataset = dataset_of(random_rows(1), tmp_path / "data")
     quick = {"updates": 3, "batch_size": 8}

@@ -17,8 +17,6 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import BEHAVIOUR, contestant
-from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.models.evidence import SUMMARY, Evidence
 from bcd4rec.models.evidence_kernels import COLUMNS, VOTED, VOTES
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
@@ -34,6 +32,8 @@ from bcd4rec.serving.retrieval import DEPTH, Shortlists, retrieval_for
 from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig
+from bcd4rec.workflows.comparison import BEHAVIOUR, contestant
+from bcd4rec.workflows.fitting import Fitted, fit
 from serving_help import Running, serving, states_of
 from test_cli import run
 

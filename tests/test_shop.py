@@ -17,13 +17,13 @@ from bcd4rec.baselines.popular import Popularity
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.comparison import contestant, default_policy
 from bcd4rec.policies.policy import Policy
 from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
 from bcd4rec.sim.rollout import policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop, length_law
 from bcd4rec.sim.shop_catalogue import ShopCatalogue, category_sizes, make_catalogue
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig, preset
+from bcd4rec.workflows.comparison import contestant, default_policy
 
 USERS, ITEMS, CATEGORIES, SLATE = 23, 61, 7, 3
 SMALL = ShopConfig(

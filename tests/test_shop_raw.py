@@ -14,11 +14,11 @@ from bcd4rec.data import checking
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import contestant
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 from bcd4rec.sim.shop_raw import FILES
 from bcd4rec.sim.traffic import TrafficConfig, traffic
+from bcd4rec.workflows.comparison import contestant
 
 DAYS, SEED = 5, 3
 HEADERS = {

@@ -18,11 +18,11 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import RECSIM
 from bcd4rec.data.schema import Log
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.policies import bundle
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import rollout
 from bcd4rec.training import device_of
+from bcd4rec.workflows.comparison import random_policy
 
 SETTINGS = ("evidence=false", "pretraining=svd", "behaviour_epochs=1", "dimension=8", "encoder=meanpool")
 QUICK = [part for setting in SETTINGS for part in ("--set", setting)]

@@ -21,10 +21,10 @@ from bcd4rec.data.schema import Log
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.recall import recall
-from bcd4rec.experiments import tuning
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.tuning import Knob, Trial, best, knobs, propose, tune
 from bcd4rec.training import DivergenceError
+from bcd4rec.workflows import tuning
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.tuning import Knob, Trial, best, knobs, propose, tune
 
 ITEMS = 13
 QUICK = {"shrink": 5, "updates": 2, "batch_size": 8}

@@ -14,10 +14,10 @@ from bcd4rec.data.schema import Log
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
-from bcd4rec.experiments.comparison import random_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.sim.rollout import rollout
+from bcd4rec.workflows.comparison import random_policy
 from reproduction.value_distribution import ValueDistributions, value_distributions
 
 USERS, GAMMA, SEED = 9, 0.8, 3
@@ -141,7 +141,7 @@ def test_the_same_seed_gives_the_same_bits(environment: InterestEvolution, tmp_p
 def test_trained_agents_tell_as_many_quantiles_as_they_can(
     network: dict[str, Any], distinct: tuple[int, ...], environment: InterestEvolution, tmp_path: Path
 ) -> None:
-    from bcd4rec.experiments.fitting import fit
+    from bcd4rec.workflows.fitting import fit
 
     dataset = dataset_of(environment, tmp_path)
     quick = network | {"updates": 3, "batch_size": 8, "quantiles": 7}

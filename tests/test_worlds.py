@@ -12,12 +12,12 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
-from bcd4rec.experiments import worlds
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.worlds import World
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
 from bcd4rec.training import Trainer
+from bcd4rec.workflows import worlds
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.worlds import World
 
 
 def environment() -> InterestEvolution:

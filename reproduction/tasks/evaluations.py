@@ -9,8 +9,6 @@ import polars as pl
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, popularity_curve, rate_name
 from bcd4rec.evaluation.summary import summarise
-from bcd4rec.experiments.comparison import contestant
-from bcd4rec.experiments.online import OnlineConfig
 from bcd4rec.policies.slates import SlateRule
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
@@ -20,6 +18,8 @@ from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOption
 from bcd4rec.sim.interest_evolution import InterestEvolution
 from bcd4rec.sim.rollout import as_candidates, policy_of, rollout, with_openings
 from bcd4rec.sim.shop import Shop
+from bcd4rec.workflows.comparison import contestant
+from bcd4rec.workflows.online import OnlineConfig
 from reproduction.observed import learn_observed
 from reproduction.tasks.learners import Trained, TrainedOnline, User, learned_user
 from reproduction.tasks.logs import RecSimLog, Settings, ShopLog

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.recall import recall
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.online import OnlineConfig, learn_online
-from bcd4rec.experiments.users import fit_user
 from bcd4rec.models.learned_user import LearnedUser
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.sim.learned import Learned, LearnedConfig
 from bcd4rec.sim.rollout import as_candidates
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.online import OnlineConfig, learn_online
+from bcd4rec.workflows.users import fit_user
 from reproduction.tasks.logs import AnyLog, Settings, dataset_of
 
 BASELINES = (

@@ -15,8 +15,6 @@ from bcd4rec.data.sessions import no_tick
 from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session, target_rate
-from bcd4rec.experiments.comparison import contestant, random_policy
-from bcd4rec.experiments.online import OnlineConfig, learn_online
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 from bcd4rec.seeding import stream_seed
@@ -27,6 +25,8 @@ from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset
 from bcd4rec.sim.shop_raw import RawWriter
 from bcd4rec.sim.traffic import TrafficConfig, traffic
+from bcd4rec.workflows.comparison import contestant, random_policy
+from bcd4rec.workflows.online import OnlineConfig, learn_online
 
 Settings = tuple[tuple[str, Any], ...]  # of a method or a reader, in place of its defaults
 CHECKPOINT_USERS = 500  # whom a checkpoint meets to be chosen

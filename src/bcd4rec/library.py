@@ -11,15 +11,15 @@ from bcd4rec.data.origin import Origin
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Judgement
 from bcd4rec.evaluation.off_policy.verdict import Verdict
-from bcd4rec.experiments import comparison, judging, log_verdict
-from bcd4rec.experiments.comparison import Comparison
-from bcd4rec.experiments.fitting import fit, with_preset
-from bcd4rec.experiments.searching import Search
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, catalogue, origin_of
 from bcd4rec.sim.rollout import Candidates
+from bcd4rec.workflows import comparison, judging, log_verdict
+from bcd4rec.workflows.comparison import Comparison
+from bcd4rec.workflows.fitting import fit, with_preset
+from bcd4rec.workflows.searching import Search
 
 Player = Policy | str | Path
 """A policy, the folder of one, or a name: `random`, `oracle`, a baseline."""

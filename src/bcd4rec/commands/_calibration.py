@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from bcd4rec.console import emit_json, progress, show
 from bcd4rec.errors import InputError
-from bcd4rec.experiments import judging_study as study
+from bcd4rec.workflows import judging_study as study
 
 if TYPE_CHECKING:
     from rich.table import Table

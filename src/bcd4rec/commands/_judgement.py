@@ -10,8 +10,8 @@ from bcd4rec.artifacts import atomic_file
 from bcd4rec.console import emit_json, progress, say, show
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.evaluation.logged_slates import HEADLINES, MEASURES, TIED, Judgement
-from bcd4rec.experiments import judging
-from bcd4rec.experiments.results import session_table
+from bcd4rec.workflows import judging
+from bcd4rec.workflows.results import session_table
 
 UNITS = {
     "slate": "slates with something liked and something not",

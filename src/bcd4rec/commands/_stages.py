@@ -154,7 +154,7 @@ class Start:
         from bcd4rec.console import progress
         from bcd4rec.data.dataset import Dataset
         from bcd4rec.evaluation.logged_slates import HEADLINES
-        from bcd4rec.experiments import judging
+        from bcd4rec.workflows import judging
 
         data, folder = Dataset.load(self.out / DATASET), str(self.out / POLICY)
         names = list(dict.fromkeys([folder, *OPPONENTS]))

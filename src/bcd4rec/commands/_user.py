@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def train_user(dataset: Path, out: Path, settings: dict[str, str], seed: int, force: bool, json: bool) -> None:
     try:
-        from bcd4rec.experiments.users import fit_user
+        from bcd4rec.workflows.users import fit_user
     except ModuleNotFoundError as error:
         raise InputError(f"A learned user needs {error.name}: pip install 'bcd4rec[train]'.") from None
     from bcd4rec.report.user import calibration_table, write_user_report

@@ -36,7 +36,7 @@ def worlds(
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
-    from bcd4rec.experiments import worlds as running
+    from bcd4rec.workflows import worlds as running
 
     set_threads(1)
     rule = slate_options(after_skip, diversity)

@@ -44,7 +44,7 @@ def sessions(
     """Next-item prediction on real sessions: P@20, MRR@20 and speed of a baseline."""
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, say, show
-    from bcd4rec.experiments.sessions import run_sessions_benchmark
+    from bcd4rec.workflows.sessions import run_sessions_benchmark
 
     _set_threads(method, threads)
     with logged():

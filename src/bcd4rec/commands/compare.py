@@ -35,7 +35,7 @@ def compare(
     from bcd4rec.artifacts import atomic_file, refuse_existing
     from bcd4rec.console import emit_json, say, show
     from bcd4rec.evaluation.paired_tests import compare_paired
-    from bcd4rec.experiments.results import read_results
+    from bcd4rec.workflows.results import read_results
 
     if out is not None:
         refuse_existing(out, force, inputs=results)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.sessions import Tick
     from bcd4rec.evaluation.off_policy.verdict import Verdict
-    from bcd4rec.experiments.comparison import Comparison
     from bcd4rec.training import Report, Trainer
+    from bcd4rec.workflows.comparison import Comparison
 
 EPILOG = "Example:  bcd4rec demo --out demo/"
 BASELINES = ("popular", "ctr", "stan", "response")  # quick enough to be fitted while somebody watches
@@ -62,9 +62,9 @@ def _run(folder: Path, users: int, seed: int, tick: "Tick") -> "Comparison":
     from bcd4rec.data import checking, preparing
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.data.schema import BadLog, Log
-    from bcd4rec.experiments import comparison
     from bcd4rec.sim.interest_evolution import InterestEvolution
     from bcd4rec.sim.rollout import rollout, write_log
+    from bcd4rec.workflows import comparison
 
     environment = InterestEvolution()
     say(f"1/4  {users:,} simulated users meet random recommendations …")
@@ -97,7 +97,7 @@ def _train_agents(folder: Path, dataset: "Dataset", seed: int, tick: "Tick") -> 
     """The folders of the trained agents."""
     import torch
 
-    from bcd4rec.experiments.fitting import Watcher, fit
+    from bcd4rec.workflows.fitting import Watcher, fit
 
     class Ticks(Watcher):
         def report(self, trainer: "Trainer", report: "Report") -> None:

@@ -92,9 +92,9 @@ def evaluate(
     from bcd4rec.commands._options import make_environment
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
-    from bcd4rec.experiments import comparison
-    from bcd4rec.experiments.results import session_table
     from bcd4rec.sim.rollout import as_candidates
+    from bcd4rec.workflows import comparison
+    from bcd4rec.workflows.results import session_table
 
     _refuse_other_options(context, log)
     read = [log, dataset, model, *map(Path, policies or [])]

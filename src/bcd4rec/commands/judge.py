@@ -86,7 +86,7 @@ def judge(
 
     if calibrate:
         from bcd4rec.commands._calibration import calibrate_judging
-        from bcd4rec.experiments.judging_study import Settings
+        from bcd4rec.workflows.judging_study import Settings
 
         settings = Settings(logs, sessions, truth, ranking, with_model=model, seed=seed)
         calibrate_judging(env, cases, settings, json)
@@ -98,9 +98,9 @@ def judge(
     for path, other in ((report, out), (out, report)):
         if path is not None:
             refuse_existing(path, force, inputs=[new, log, dataset, other])
-    from bcd4rec.experiments.log_verdict import judge_files
     from bcd4rec.policies.mixture import mix
     from bcd4rec.report.verdict import write_verdict_report
+    from bcd4rec.workflows.log_verdict import judge_files
 
     with progress() as tick:
         found, policy, old = judge_files(

@@ -8,7 +8,7 @@ import typer
 from bcd4rec.commands._options import AfterSkip, Diversity, Env, Force, Json, Model, Preset, Seed
 
 if TYPE_CHECKING:
-    from bcd4rec.experiments.online import Round
+    from bcd4rec.workflows.online import Round
 
 EPILOG = "Example:  bcd4rec online --env shop --rounds 5 --users 1000 --out online/"
 
@@ -55,8 +55,8 @@ def online(
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.evaluation.metrics import rate_name
-    from bcd4rec.experiments.online import OnlineConfig, learn_online
     from bcd4rec.sim.rollout import write_log
+    from bcd4rec.workflows.online import OnlineConfig, learn_online
 
     refuse_existing(out, force, "policy", [logs, dataset, model])
     if logs is not None:

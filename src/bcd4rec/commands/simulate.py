@@ -59,9 +59,9 @@ def simulate(
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.summary import summarise
-    from bcd4rec.experiments.comparison import contestant, default_policy, with_options
     from bcd4rec.policies.slates import Exploration
     from bcd4rec.sim.rollout import rollout, with_ids, with_openings, write_log
+    from bcd4rec.workflows.comparison import contestant, default_policy, with_options
 
     if logs is not None:
         if logs.suffix not in (".parquet", ".csv"):

@@ -10,15 +10,15 @@ import typer
 
 from bcd4rec.agents.agent import AGENTS
 from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_threads
-from bcd4rec.experiments.fitting import Watcher
+from bcd4rec.workflows.fitting import Watcher
 
 if TYPE_CHECKING:
     from bcd4rec.data.dataset import Dataset
-    from bcd4rec.experiments.fitting import Fitted
-    from bcd4rec.experiments.judging import Validation
-    from bcd4rec.experiments.searching import Search
     from bcd4rec.policies.policy import Policy
     from bcd4rec.training import Report, Trainer
+    from bcd4rec.workflows.fitting import Fitted
+    from bcd4rec.workflows.judging import Validation
+    from bcd4rec.workflows.searching import Search
 
 EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
 CHECKPOINT_SECONDS = 30.0
@@ -127,9 +127,9 @@ def learn(
     """Fit, judge on validation sessions, choose the slate rule, and write the policy to the folder `out`."""
     from bcd4rec.artifacts import atomic_directory, remove
     from bcd4rec.console import progress
-    from bcd4rec.experiments import fitting
-    from bcd4rec.experiments.judging import judge_on_log
     from bcd4rec.policies import bundle
+    from bcd4rec.workflows import fitting
+    from bcd4rec.workflows.judging import judge_on_log
 
     with watcher:
         begun = watcher.checkpoint if resume else None
@@ -154,7 +154,7 @@ def as_search(name: str) -> "Search":
     from typing import get_args
 
     from bcd4rec.errors import InputError
-    from bcd4rec.experiments.searching import Search
+    from bcd4rec.workflows.searching import Search
 
     for known in get_args(Search):
         if name == known:
@@ -177,7 +177,7 @@ def search_sentence(told: dict[str, Any]) -> str:
 
 def _settings(method: str, preset: str | None, settings: list[str] | None) -> dict[str, Any]:
     from bcd4rec.config import parse_settings
-    from bcd4rec.experiments.fitting import with_preset
+    from bcd4rec.workflows.fitting import with_preset
 
     return with_preset(method, preset, dict(parse_settings(settings)))
 

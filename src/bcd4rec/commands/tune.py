@@ -12,7 +12,7 @@ from bcd4rec.commands._options import Json, Seed, Settings, Threads, set_threads
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from bcd4rec.experiments.tuning import By, Knob, Trial
+    from bcd4rec.workflows.tuning import By, Knob, Trial
 
 EPILOG = "Example:  bcd4rec tune bcd4rec dataset/ --out tuned/ --trials 20 --seed 0"
 SHOWN = 10  # trials in the table
@@ -43,8 +43,8 @@ def tune(
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
-    from bcd4rec.experiments.tuning import BEST, knobs
-    from bcd4rec.experiments.tuning import tune as search
+    from bcd4rec.workflows.tuning import BEST, knobs
+    from bcd4rec.workflows.tuning import tune as search
 
     given = parse_settings(settings)
     set_threads(threads)

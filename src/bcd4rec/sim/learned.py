@@ -1,4 +1,4 @@
-"""`--env learned --model user/`: the responses of a model that was learned from logs (see `experiments.users`).
+"""`--env learned --model user/`: the responses of a model that was learned from logs (see `workflows.users`).
 
 A session is like one of the period that is played: it opens with that session's first liked item and has as many shown
 items as that session had in later requests, each counted once. Every shown item is answered by itself, with the model's

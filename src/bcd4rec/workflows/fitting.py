@@ -10,14 +10,14 @@ from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
-from bcd4rec.experiments import searching
-from bcd4rec.experiments.searching import Search
 from bcd4rec.models.slate_choice import SlateUsers
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy, learned_policy
 from bcd4rec.policies.rule_choice import choose_rule
 from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.registry import INSTALL
+from bcd4rec.workflows import searching
+from bcd4rec.workflows.searching import Search
 
 if TYPE_CHECKING:
     from bcd4rec.training import Report, Trainer

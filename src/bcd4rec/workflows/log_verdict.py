@@ -14,12 +14,12 @@ from bcd4rec.evaluation.off_policy.diagnostics import LEAST_SESSIONS, self_test
 from bcd4rec.evaluation.off_policy.replay import logged_slates
 from bcd4rec.evaluation.off_policy.slate_model import cross_fit
 from bcd4rec.evaluation.off_policy.verdict import Coverage, SmallerStep, Verdict, verdict_of
-from bcd4rec.experiments.comparison import RANDOM
-from bcd4rec.experiments.judging import JudgedLog, open_judged_log
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.policies.uniform import Uniform
+from bcd4rec.workflows.comparison import RANDOM
+from bcd4rec.workflows.judging import JudgedLog, open_judged_log
 
 DIFFER = 0.01  # share of the logged propensities that may not be the logger's
 STRANGE = 0.01  # share of a candidate's recommendations that the log may not have at all

@@ -8,7 +8,7 @@ import polars as pl
 
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.statistics import DISCOUNTED_RETURN, OUTSIDE, RATE, RETURN, Ratio
-from bcd4rec.experiments.sessions import K
+from bcd4rec.workflows.sessions import K
 
 SESSION = ["session_id", "policy", "steps", "targets", "return", "discounted_return"]
 SUPPORT = ["shown", "outside"]  # where the user was a learned one

@@ -24,12 +24,12 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
-from bcd4rec.experiments.comparison import random_policy, with_options
-from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, catalogue
 from bcd4rec.sim.rollout import Candidates, as_log, rollout, with_ids, with_openings, write_log
+from bcd4rec.workflows.comparison import random_policy, with_options
+from bcd4rec.workflows.fitting import Fitted, fit
 
 
 class OnlineConfig(Config):

@@ -18,8 +18,6 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Judgement, Ranker, Values, logged_cases, logged_order, values_of
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.statistics import RATE, difference, interval
-from bcd4rec.experiments.comparison import ORACLE, contestant, default_policy, with_options
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.vocabulary_mapping import map_policy
@@ -29,6 +27,8 @@ from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionC
 from bcd4rec.sim.rollout import rollout, with_ids, with_openings
 from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import preset as shop_preset
+from bcd4rec.workflows.comparison import ORACLE, contestant, default_policy, with_options
+from bcd4rec.workflows.fitting import fit
 
 METHODS = ("popular", "ctr", "category_popular", "stan", "response", "bcd4rec")
 LOG = "log"

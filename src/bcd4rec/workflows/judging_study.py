@@ -22,13 +22,13 @@ from bcd4rec.evaluation.off_policy.estimators import Target
 from bcd4rec.evaluation.off_policy.slate_model import cross_fit
 from bcd4rec.evaluation.off_policy.verdict import Row, Verdict
 from bcd4rec.evaluation.statistics import Interval, Z, wilson
-from bcd4rec.experiments.comparison import random_policy
-from bcd4rec.experiments.fitting import fit
-from bcd4rec.experiments.log_verdict import collect, conclude
 from bcd4rec.policies.policy import Policy
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig, preset
 from bcd4rec.sim.rollout import liked_of, rollout
+from bcd4rec.workflows.comparison import random_policy
+from bcd4rec.workflows.fitting import fit
+from bcd4rec.workflows.log_verdict import collect, conclude
 
 WHOLE = PrepareConfig(split=SplitConfig(validation=0.0))
 CASES = ("null", "null single", "exploration", "single", "popular", "bcd4rec", "better", "worse")

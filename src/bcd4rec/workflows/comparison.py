@@ -16,7 +16,6 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
 from bcd4rec.evaluation.summary import Curves, Evaluation, Gap, curves, summarise
-from bcd4rec.experiments.fitting import fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
@@ -25,6 +24,7 @@ from bcd4rec.policies.vocabulary_mapping import map_policy
 from bcd4rec.seeding import stream_seed
 from bcd4rec.sim.environment import Environment, Logged, catalogue, origin_of
 from bcd4rec.sim.rollout import Candidates, Oracle, policy_of, rollout, with_ids, with_openings
+from bcd4rec.workflows.fitting import fit
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
 FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given

@@ -21,11 +21,11 @@ from bcd4rec.data.states import HISTORY
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.logged_slates import Cases, Judgement, Mask, Ranker, logged_cases, logged_order, values_of
-from bcd4rec.experiments.fitting import Fitted, fit
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.policies.vocabulary_mapping import map_scorer
+from bcd4rec.workflows.fitting import Fitted, fit
 
 RANDOM, LOGGED = "random", "logged order"
 REFERENCE = "ctr"  # the floor that a policy has to clear: one number for each item, from the log

@@ -19,9 +19,9 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.offline import realised_return
 from bcd4rec.evaluation.recall import recall
-from bcd4rec.experiments.fitting import Watcher, fit
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.seeding import generator, stream_seed
+from bcd4rec.workflows.fitting import Watcher, fit
 
 By = Literal["q_bar", "recall"]
 Values = dict[str, float]

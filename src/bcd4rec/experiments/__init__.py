@@ -1,1 +1,0 @@
-"""Whole experiments: each table as data, and the runs that fill it."""
