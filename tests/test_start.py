@@ -197,7 +197,7 @@ def test_the_first_sentence_is_the_verdict() -> None:
     behind = evaluation_of()
     behind["comparisons"].append({"first": "bcd4rec", "second": "logged order", "verdict": "worse", "sentence": "…"})
     assert headline(check, behind, {}).startswith("It cannot be told whether")
-    assert "the order in which the log showed the items does better (0.550)" in headline(check, behind, {})
+    assert "the order in which the log showed items does better (0.550)" in headline(check, behind, {})
     assert headline(check, evaluation_of("no better"), {}).startswith("No better policy was found")
     assert headline(check, evaluation_of("worse"), {}).startswith("Do not use")
     assert "say ship" in headline(check, evaluation_of(), {"verdict": "ship", "reason": "it earns more."})
