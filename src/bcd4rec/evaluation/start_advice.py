@@ -84,7 +84,8 @@ def _others(evaluation: Result, measure: str) -> str:
     if LOGGED in ahead:
         better += (
             " But the order in which the log showed the items does better "
-            f"({_value(evaluation, LOGGED, measure):.3f}); as people choose what stands on top, this favours it, and only a test on people tells which is better."
+            f"({_value(evaluation, LOGGED, measure):.3f}); as people choose what stands on top, this favours it, and "
+            "only a test on people tells which is better."
         )
     return better
 
@@ -108,7 +109,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         return words, [f"bcd4rec start {log}"]
     if verdict.get("verdict") == "ship":
         return ["Serve it to a small share of the sessions first, beside what you have."], [
-            f"bcd4rec serve OLD --ab {policy} --share 0.05",
+            f"bcd4rec serve OLD --canary {policy} --share 0.05",
         ]
     if evaluation["unit"] == "next item":
         words = [
@@ -128,7 +129,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
             "Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."
         ]
         return words, [
-            f"bcd4rec serve OLD --ab {policy} --share 0.05",
+            f"bcd4rec serve OLD --canary {policy} --share 0.05",
             f"bcd4rec judge {policy} --log explored.parquet",
         ]
     words = [
