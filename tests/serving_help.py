@@ -79,9 +79,10 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(bcd4rec.__file__).parents[1])
 class Running:
     """A server in a process of its own."""
 
-    def __init__(self, process: "subprocess.Popen[str]", address: str, said: Path):
-        self.process, self.address, self._said = process, address, said
-        self.client = httpx.Client(base_url=address, timeout=30)
+    def __init__(self, process: "subprocess.Popen[str]", first: dict[str, Any], said: Path):
+        self.process, self.first, self._said = process, first, said
+        self.address = str(first["address"])
+        self.client = httpx.Client(base_url=self.address, timeout=30)
 
     @property
     def said(self) -> str:
@@ -124,11 +125,12 @@ def serving(scratch: Path, *args: object, environment: dict[str, str] | None = N
     try:
         line = process.stdout.readline()
         assert line, said.read_text()
-        running = Running(process, json.loads(line)["address"], said)
+        running = Running(process, json.loads(line), said)
         yield running
         running.client.close()
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        code = process.wait(timeout=30)
+        assert code == 0, (code, said.read_text())
         assert "Traceback" not in said.read_text(), said.read_text()
     finally:
         process.kill()

@@ -57,7 +57,7 @@ class LoopUser:
             self.update(self.categories[slate[clicked]], update)
         if self.config.unavailable == "shown":
             self.gone |= set(slate)
-        elif self.config.unavailable == "clicked" and clicked is not None:
+        elif self.config.unavailable == "liked" and clicked is not None:
             self.gone.add(slate[clicked])
         return clicked
 
@@ -165,12 +165,12 @@ def both(first: int, second: int) -> IntArray:
     return np.tile(np.array([first, second], np.int32), (50, 1))
 
 
-@pytest.mark.parametrize(("rule", "clicks_again"), [("nothing", True), ("clicked", True), ("shown", False)])
+@pytest.mark.parametrize(("rule", "clicks_again"), [("nothing", True), ("liked", True), ("shown", False)])
 def test_availability_of_what_was_skipped(rule: str, clicks_again: bool) -> None:
     env = eager(rule)
     assert env.step(both(8, 9)).responses.any(axis=1).all()
     assert (env.step(both(8, 9)).responses.any(axis=1) == clicks_again).all()
-    # Now both were clicked under "clicked", both were shown under "shown", and "nothing" never tires.
+    # Now both were clicked under "liked", both were shown under "shown", and "nothing" never tires.
     assert (env.step(both(8, 9)).responses.any(axis=1) == (rule == "nothing")).all()
     assert env.step(both(8, 7)).responses[:, 1].any()
 
@@ -180,11 +180,11 @@ def test_padding_and_repeats_cannot_be_clicked() -> None:
     assert not env.step(both(PAD, PAD)).responses.any()
     assert (env.step(both(4, 4)).responses == [1, 0]).all()
     assert (env.step(both(PAD, 4)).responses == [0, 1]).all()
-    assert not eager("clicked").step(both(PAD, PAD)).responses.any()
+    assert not eager("liked").step(both(PAD, PAD)).responses.any()
 
 
 def test_all_weights_zero_is_a_skip() -> None:
-    env = eager("clicked", smallest_weight=0.0)
+    env = eager("liked", smallest_weight=0.0)
     env._interests[:] = -0.5
     with np.errstate(all="raise"):
         assert not env.step(both(1, 2)).responses.any()
@@ -316,7 +316,7 @@ def click_counts(env: InterestEvolution, score: Scores, users: int, seed: int) -
         slates = slates[:, : env.slate_size].astype(np.int32)
         clicks = env.step(slates).responses == 1
         counts += np.bincount(slates[clicks], minlength=env.n_items)
-        if env.unavailable == "clicked":
+        if env.unavailable == "liked":
             gone[np.nonzero(clicks)[0], slates[clicks]] = True
         elif env.unavailable == "shown":
             gone[rows, slates] = True

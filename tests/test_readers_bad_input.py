@@ -331,7 +331,7 @@ MAP = "session=visit,item=sku,response=event,time=ts"
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--map", f"{MAP},slate=visit"], "column 'visit' is named twice, for session_id and request_id; keep one"),
+        (["--map", f"{MAP},slate=sku"], "column 'sku' is named twice, for item_id and request_id; keep one"),
         (["--map", f"{MAP},session=sku"], "--map: 'session' is given twice"),
         (["--map", f"{MAP},session_id=sku"], "session_id is mapped twice, to 'visit' and 'sku'"),
         (["--map", f"{MAP},position=rank"], "has no column 'rank', which the mapping names for position"),
@@ -365,7 +365,10 @@ RULES = "view=skip,order=buy,scroll=drop"
         (MINE[:-15], "seems cut short (the last row has 2 of 4 fields)"),
         (MINE.replace("6,order", ",order"), "row 2, column sku (item_id): found nothing, expected a value"),
         (MINE.replace("1700000010", "soon"), "row 2, column ts (timestamp): found 'soon', expected an ISO date"),
-        (MINE.replace("1700000010", "1600000010"), "column timestamp: found item 6 of session 1 with a time before"),
+        (
+            MINE.replace("1700000010", "1600000010"),
+            "column ts (timestamp): found item 6 of session 1 with a time before",
+        ),
         (MINE.replace("visit,", "sku,"), "has no column 'visit'"),
         (MINE.replace("visit,", "visit,sku,").replace("\n1", "\n1,1"), "the header names column sku twice"),
     ],

@@ -84,9 +84,9 @@ def test_in_torch_and_exported(risk, head, tmp_path: Path):
             known = network.head.quantiles(network.encode_states(states), actions, taus)
         for b in range(len(states)):
             assert scores[b, item] == pytest.approx(plain(known[b].tolist(), risk) + 0.7, abs=5e-3)
-    folder = saved(policy, "quantile_policy", tmp_path)
-    assert bundle.load(folder).policy.risk == risk
-    assert_same_scores(policy, load(folder).policy, states, rng)
+    folder = saved(policy, tmp_path)
+    assert bundle.load(folder).scorer.risk == risk
+    assert_same_scores(policy, load(folder).policy.scorer, states, rng)
     if risk == MEAN:
         np.testing.assert_array_equal(scores, mean.scores(states))
 

@@ -64,7 +64,7 @@ def fitted(dataset: Dataset) -> Fitted:
 @pytest.fixture(scope="module")
 def folder(fitted: Fitted, dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("policy")
-    bundle.write(fitted.whole(dataset).with_rule(diversity=0.0, after_skip="repeat"), made)
+    bundle.write(fitted.whole(dataset).with_rule(diversity=0.0, after_skip="repeat", unavailable="liked"), made)
     return made
 
 

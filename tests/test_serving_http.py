@@ -363,5 +363,5 @@ def test_the_schema_holds(server: Running) -> None:
         holds()
     assert seen == {
         *("/v1/recommend", "/v1/feedback", "/v1/health", "/v1/ready", "/v1/policy", "/v1/policy/reload"),
-        *("/v1/experiments", "/v1/items", "/metrics"),
+        *("/v1/experiments", "/v1/items", "/v1/impressions", "/metrics"),
     }

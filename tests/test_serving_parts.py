@@ -21,6 +21,7 @@ import bcd4rec
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.policies.bundle import Bundle
 from bcd4rec.policies.policy import Memory
 from bcd4rec.policies.slates import Exploration, SlateRule
 from bcd4rec.seeding import generator
@@ -334,7 +335,8 @@ class Remembering:
 
     def begin(self) -> None:
         policy = whole(self, **self.changes)  # type: ignore[arg-type]
-        arm = Arm("a", self.database.parent, 1.0, Recommender(Served(self.database.parent, policy, "v")))
+        served = Served(policy, Bundle(self.database.parent, {}, {}, "v", "v"))
+        arm = Arm("a", self.database.parent, 1.0, Recommender(served))
         self.store = open_store(str(self.database))
         self.service = Service(Arms([arm]), self.store)
 

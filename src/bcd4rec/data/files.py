@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
-import pyarrow as pa
-
 from bcd4rec.errors import InputError
 
 PARQUET_MAGIC = b"PAR1"
@@ -71,6 +69,8 @@ def open_plain(path: Path) -> BinaryIO:
     if head.startswith(PACKED[".gz"]):
         return cast("BinaryIO", gzip.open(path))
     if head == PACKED[".zst"]:
+        import pyarrow as pa  # which loads NumPy, and servers have to set its threads before that
+
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return path.open("rb")
 

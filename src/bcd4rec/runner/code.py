@@ -64,13 +64,22 @@ def _syntax(file: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    names = tuple(sorted(text for text in strings if "." in text and text.replace(".", "").isidentifier()))
+    names = tuple(sorted(text for text in strings if "." in text and all(map(str.isidentifier, text.split(".")))))
     return ast.dump(tree), tuple(sorted(set(_imports(tree)))), names
 
 
+def _run(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those under `if TYPE_CHECKING`, which never run."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _run(node)
+
+
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Also within functions. `from a import b` may mean the module a.b or a name in a."""
-    for node in ast.walk(tree):
+    """Also within functions, not for type checkers alone. `from a import b` may mean the module a.b or a name in a."""
+    for node in _run(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

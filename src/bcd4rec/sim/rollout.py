@@ -28,7 +28,7 @@ def as_candidates(name: str) -> Candidates:
     for known in get_args(Candidates):
         if name == known:
             return cast(Candidates, name)
-    raise InputError(f"--candidates: found {name!r}, expected {' or '.join(get_args(Candidates))}.")
+    raise InputError(f"--candidates: found {name!r}, expected {' or '.join(map(repr, get_args(Candidates)))}.")
 
 
 class Oracle:
