@@ -60,7 +60,9 @@ class Validator:
 
     @property
     def can_tell(self) -> bool:
-        return MEASURE in self._response
+        """Only slates can: where items were shown one at a time, items of different moments would be compared, and what
+        is left of a session, which is part of a value, differs between moments."""
+        return self._cases is not None and self._cases.unit == "slate" and MEASURE in self._response
 
     def tried(self, policy: SavedScorer, config: AgentConfig) -> Tried:
         if self._cases is None:
