@@ -16,7 +16,7 @@ demo: $(READY)  ## simulate a log, prepare it, compare policies, write demo/repo
 	$(BIN)/bcd4rec demo --out demo --force
 
 test: $(READY)  ## every test; under ten minutes on two cores
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)  ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -19,8 +19,10 @@ from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed, Unanswer
 if TYPE_CHECKING:
     from bcd4rec.serving.arms import Arm
 
-EPILOG = "Examples:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05  ·  \
-bcd4rec serve old/ --canary new/ --share 0.1 --on-decision 'notify-team --json'"
+EPILOG = (
+    "Example:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05; "
+    "or with a canary:  bcd4rec serve old/ --canary new/ --share 0.1 --on-decision 'notify-team --json'"
+)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -83,7 +83,7 @@ def _others(evaluation: Result, measure: str) -> str:
     better = f" But simpler ones do better than {method} here: {', '.join(told)}." if told else ""
     if LOGGED in ahead:
         better += (
-            " But the order in which the log showed the items does better "
+            " But the order in which the log showed items does better "
             f"({_value(evaluation, LOGGED, measure):.3f}); as people choose what stands on top, this favours it, and "
             "only a test on people tells which is better."
         )
