@@ -202,7 +202,7 @@ def test_the_first_sentence_is_the_verdict() -> None:
     assert headline(check, evaluation_of("worse"), {}).startswith("Do not use")
     assert "say ship" in headline(check, evaluation_of(), {"verdict": "ship", "reason": "it earns more."})
     assert "--explore epsilon" in " ".join(next_steps(check, evaluation_of(), {}, "p")[1])
-    assert "--ab p" in " ".join(next_steps(check_of(propensities=100.0), evaluation_of(), {}, "p")[1])
+    assert "--canary p" in " ".join(next_steps(check_of(propensities=100.0), evaluation_of(), {}, "p")[1])
 
 
 def test_the_page_of_a_log_that_tells_something() -> None:
