@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `main` minds the signals first, and then imports what takes
 
 EXIT_BAD_INPUT = 2
 INTERRUPTED = "Interrupted; no output was left half-written."
+INTERRUPTIONS: list[int] = []  # signals that came while a command ran
 TYPER_INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 # How libraries word a full disk when they lose its number; the last is NumPy's "512 requested and 64 written".
 FULL_DISK = ("No space left", "File too large", "requested and")
@@ -82,6 +83,10 @@ def main() -> None:
         if sentence is None:
             raise
         code = _fail(sentence)
+    if INTERRUPTIONS:  # was worded, but Python would end by the signal all the same if it came amid some `exec`
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -99,7 +104,8 @@ def _leave(*_: Any) -> NoReturn:
     os._exit(EXIT_BAD_INPUT)
 
 
-def _interrupt(*_: Any) -> None:
+def _interrupt(number: int, *_: Any) -> None:
+    INTERRUPTIONS.append(number)
     raise KeyboardInterrupt
 
 
