@@ -24,7 +24,7 @@ CONNECTIONS = (
 SWITCH_SECONDS = 0.0005  # how long a request waits for the thread that writes to the database; Python's own is 5 ms
 
 
-def listen(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 takes a free one."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -33,8 +33,16 @@ def listen(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         raise InputError(f"--host {host} --port {port} cannot be used ({error.strerror or error}).") from None
-    bound.listen(BACKLOG)
     return bound
+
+
+def listen(bound: socket.socket) -> None:
+    """From now on others are heard, and nobody else can listen here."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise InputError(f"--host {host} --port {port} cannot be used ({error.strerror or error}).") from None
 
 
 def address(bound: socket.socket) -> str:
@@ -72,12 +80,17 @@ def _protocol(limits: Limits) -> Any:
     return partial(BoundedProtocol, connections=connections, seconds=limits.request_seconds)
 
 
-def run(app: Asgi, bound: socket.socket, tell: Callable[[], None], limits: Limits) -> None:
-    """Serve until a signal comes; `tell` is called once requests are answered."""
+def run(app: Asgi, bound: socket.socket, tell: Callable[[], None], limits: Limits, own_log: bool = True) -> None:
+    """Serve until a signal comes; `tell` is called once requests are answered.
+
+    Without `own_log` uvicorn's words go where those of everybody else go.
+    """
+    log_config: dict[str, Any] | None = uvicorn.config.LOGGING_CONFIG if own_log else None
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         access_log=False,
         log_level="warning",
+        log_config=log_config,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,

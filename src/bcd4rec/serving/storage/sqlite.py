@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ class Sqlite(Database):
             raise InputError(f"--database: found synchronous={synchronous}, expected {' or '.join(SYNCHRONOUS)}.")
         self.name, self._path, self._synchronous = str(path), path, synchronous
 
-    def claim(self) -> Callable[[], None]:
+    def claim(self) -> int:
         """A server knows the sessions of its file from memory, so that there can be only one."""
         lock = self._path.with_name(f"{self._path.name}-lock")
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -104,7 +104,7 @@ class Sqlite(Database):
             raise InputError(
                 f"--database: another server uses {self._path}; choose another file, or PostgreSQL for several servers."
             ) from None
-        return lambda: os.close(descriptor)
+        return descriptor
 
     def connect(self, create: bool, patience: float) -> SqliteConnection:
         if not create and not self._path.exists():
