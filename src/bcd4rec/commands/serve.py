@@ -130,7 +130,7 @@ def serve(
     from bcd4rec.serving.arms import Arms, load_arm
     from bcd4rec.serving.canary import LiveCanary
     from bcd4rec.serving.catalogue import Names
-    from bcd4rec.serving.running import address, bind, is_local, listen, run
+    from bcd4rec.serving.running import run
     from bcd4rec.serving.security import (
         ADMIN_VARIABLE,
         API_VARIABLE,
@@ -141,6 +141,7 @@ def serve(
         refuse_open,
     )
     from bcd4rec.serving.service import Service
+    from bcd4rec.serving.sockets import address, bind, is_local, listen
     from bcd4rec.serving.storage.store import open_store
     from bcd4rec.serving.storage.urls import without_secrets
 
@@ -195,7 +196,11 @@ def serve(
         number = None if place is None else place.number
         service = Service(arms, store, seed, local, new_items, live, shared or place is not None, number)
         app, where = make_app(service, keys, admin, limits, names, worker), address(bound)
-        first: dict[str, Any] = {"address": where, "policies": versions, "database": without_secrets(database, database)}
+        first: dict[str, Any] = {
+            "address": where,
+            "policies": versions,
+            "database": without_secrets(database, database),
+        }
         first |= {} if place is None else {"workers": place.of}
         said = _said(loaded, live, where, open_to_all and not keys, bool(keys), workers)
         told = {"first": first, "said": said, "versions": versions}
@@ -206,7 +211,7 @@ def serve(
 
 def _supervised(workers: int, host: str, port: int, database: str, json: bool) -> int:
     """Several workers run this very command; this process only looks after them, and loads no policy."""
-    from bcd4rec.serving.running import bind
+    from bcd4rec.serving.sockets import bind
     from bcd4rec.serving.storage.urls import database_of
     from bcd4rec.serving.supervisor import supervise
 

@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client.multiprocess import mark_process_dead
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.running import listen
+from bcd4rec.serving.sockets import listen
 from bcd4rec.serving.worker import COUNTS_VARIABLE, LINE, WORKER_VARIABLE, Message, Place, line_of
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds before a worker is replaced: a short one, unless they die at once
