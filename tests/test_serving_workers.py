@@ -23,8 +23,12 @@ import pytest
 
 from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
+from bcd4rec.serving import service
+from bcd4rec.serving.arms import Arms, load_arm
 from bcd4rec.serving.loading import load
-from bcd4rec.serving.service import PATIENCE
+from bcd4rec.serving.messages import FeedbackRequest, RecommendRequest
+from bcd4rec.serving.service import PATIENCE, Service
+from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.store import open_store
 from bcd4rec.serving.supervisor import Supervisor
 from databases import PostgresServer, postgres_server
@@ -418,3 +422,30 @@ def test_workers_go_on_while_the_database_is_away(folder: Path, postgres: Postgr
             return [one["item"] for one in post(server, "/v1/recommend", {"session_id": "anna", "k": ITEMS})["items"]]
 
         until(lambda: item not in all_items())
+
+
+def test_servers_that_share_sessions(folder: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers of one PostgreSQL, as in two pods: what one has answered is known to the other."""
+    monkeypatch.setattr(service, "PATIENCE", 30.0)
+    stores = [open_store(postgres.url) for _ in range(2)]
+    try:
+        one, other = (Service(Arms([load_arm("a", folder, 1.0)]), store, local=False, shared=True) for store in stores)
+
+        async def visit() -> None:
+            for number in range(12):
+                here, there = (one, other) if number % 2 else (other, one)
+                told = None if number == 0 else [3]
+                shown = await here.recommend(RecommendRequest(session_id="shared", k=1, session=told))
+                item = shown["items"][0]["item"]
+                given = {"request_id": shown["request_id"], "responses": [{"item": item, "response": "click"}]}
+                stored, accepted, unmatched = await there.feedback(FeedbackRequest.model_validate(given))
+                assert (stored, accepted, unmatched) == (True, 1, [])
+            known = await one._known("shared")
+            assert known.steps == 12
+
+        asyncio.run(visit())
+        steps = [queries.slates_of(store._reader, "shared") for store in stores if store._reader is not None]
+        assert sorted(row[1] for row in steps[0]) == list(range(12))
+    finally:
+        for store in stores:
+            store.close()
