@@ -247,6 +247,11 @@ def test_a_killed_worker_is_replaced_and_nothing_acknowledged_is_lost(folder: Pa
 def test_the_end_of_the_supervisor_is_the_end_of_all(folder: Path, tmp_path: Path) -> None:
     given = [sys.executable, "-m", "bcd4rec.cli", "serve", str(folder), "--workers", "2", "--port", "0", "--json"]
     given += ["--database", str(tmp_path / "store.sqlite")]
+    process = subprocess.Popen(given, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True)
+    until(lambda: psutil.Process(process.pid).children())
+    process.send_signal(signal.SIGTERM)  # before it serves: one sentence, as of every command
+    assert process.communicate(timeout=60)[1] == "Error: Interrupted; no output was left half-written.\n"
+    assert process.returncode == 2
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 0)):
         with (tmp_path / "said").open("w") as said:
             process = subprocess.Popen(given, stdout=subprocess.PIPE, stderr=said, env=ENVIRONMENT, text=True)
@@ -358,6 +363,34 @@ def test_one_that_cannot_load_leaves_all_on_the_old_version(answers: list[dict[s
     assert (found, versions) == (error, ["v2"] if error is None else ["v1"])
     for member in members:
         assert member.asked == [{"prepare": "a"}, {"take": error is None}]
+
+
+def test_a_worker_that_comes_amid_a_reload_does_not_keep_the_old_version() -> None:
+    class Newcomer(Scripted):
+        loaded: asyncio.Future[dict[str, Any]]
+        number, signals, began = 2, 0, False
+
+        def send_signal(self, _: int) -> None:
+            self.signals += 1
+
+        def begin(self) -> None:
+            self.began = True
+
+    async def reload() -> Newcomer:
+        with socket.socket() as bound:
+            one, newcomer = Supervisor(2, bound, None, ""), Newcomer({})
+            one._versions = ["v1"]
+            newcomer.loaded = asyncio.get_running_loop().create_future()
+            newcomer.loaded.set_result({"versions": ["v1"]})
+            async with one._reloading:
+                admitting = asyncio.create_task(one._admit(newcomer))  # type: ignore[arg-type]
+                await asyncio.sleep(0.01)
+                one._versions = ["v2"]
+            await admitting
+            return newcomer
+
+    newcomer = asyncio.run(reload())
+    assert (newcomer.began, newcomer.signals) == (False, 1)
 
 
 # ---- canaries

@@ -80,7 +80,7 @@ class Member:
     def _take(self, message: Message, reload: Callable[["Member", Message], None]) -> None:
         if "reload" in message:
             reload(self, message)
-        elif "done" in message and self._done is not None:
+        elif "done" in message and self._done is not None and not self._done.done():
             self._done.set_result(message["done"])
         elif "failed" in message:
             self.loaded.set_exception(InputError(message["failed"]))
@@ -196,10 +196,11 @@ class Supervisor:
         except (InputError, WorkerEnded) as error:
             log.warning("Worker %d could not be replaced: %s", member.number, error)
             return
-        if loaded["versions"] != self._versions:  # they were reloaded while it started
-            member.send_signal(signal.SIGKILL)
-            return
-        member.begin()
+        async with self._reloading:
+            if loaded["versions"] != self._versions:  # they were reloaded while it started
+                member.send_signal(signal.SIGKILL)
+                return
+            member.begin()
         log.warning("Worker %d is back (process %d).", member.number, member.process.pid)
 
     # ---- reloading

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -118,6 +119,7 @@ class Worker:
         finally:
             noting.cancel()
         log.warning("The supervisor has gone; this worker ends.")
+        shutil.rmtree(os.environ[COUNTS_VARIABLE], ignore_errors=True)  # nobody else is left to do it
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def _answer(self, message: Message, service: "Service") -> None:

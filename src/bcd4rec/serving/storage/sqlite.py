@@ -25,6 +25,7 @@ class SqliteConnection(Connection):
         self._file = _identity(path)
         self._wal = path.with_name(f"{path.name}-wal")
         self._wal_file: tuple[int, int] | None = None
+        self._queue: int | None = None  # where those who write wait for their turn
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
@@ -36,14 +37,27 @@ class SqliteConnection(Connection):
 
     @contextlib.contextmanager
     def transaction(self, read_only: bool = False) -> Iterator[None]:
-        self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        with contextlib.nullcontext() if read_only else self._turn():
+            self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        self.ping()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until those who came before have written. SQLite itself lets the others try again ever less often, so
+        that of several busy workers one may wait for seconds."""
+        if self._queue is None:
+            self._queue = os.open(self._path.with_name(f"{self._path.name}-turn"), os.O_RDONLY | os.O_CREAT, 0o666)
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
         try:
             yield
-            self._connection.execute("COMMIT")
         finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        self.ping()
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Many rows in a statement: one for each row would give Python's lock away and wait for it each time."""
@@ -85,6 +99,9 @@ class SqliteConnection(Connection):
 
     def close(self) -> None:
         self._connection.close()
+        if self._queue is not None:
+            os.close(self._queue)
+            self._queue = None
 
 
 class Sqlite(Database):
