@@ -27,7 +27,7 @@ CONNECTIONS = 16
 def measured(policy: Path, database: str, workers: int, seconds: float) -> Measures:
     with server(policy, database, workers) as (host, port, process):
         found = load(host, port, process, "recommend", seconds, CONNECTIONS)
-        found["mib"] = sum(one.memory_full_info().pss for one in family(process)) / 2**20
+        found["mib"] = sum(one.memory_full_info().uss for one in family(process)) / 2**20
         found["busiest"] = busiest(host, port) if workers > 1 else 1.0
     return found
 
@@ -48,7 +48,9 @@ def main(seconds: float = 8.0, database: str | None = None) -> None:
             for turn in range(TURNS):
                 for workers in WORKERS:
                     url = database or f"{name}/{items}-{turn}-{workers}.sqlite"
-                    found.setdefault((items, workers), []).append(measured(policy, url, workers, seconds))
+                    one = measured(policy, url, workers, seconds)
+                    found.setdefault((items, workers), []).append(one)
+                    sys.stderr.write(f"{items:,} items, {workers} workers: {one['requests_per_second']:,.0f} req./s\n")
     medians = {key: middle(runs) for key, runs in found.items()}
     Console(width=120).print(table_of(medians, seconds))
     print(json.dumps(told(found, medians)))

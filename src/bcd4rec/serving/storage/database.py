@@ -72,6 +72,10 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def take_turns(self) -> None:
+        """Other processes of the same server write, too, and none of them should have to wait for long."""
+
+    @abstractmethod
     def connect(self, create: bool, patience: float) -> Connection:
         """A new connection, which waits at most `patience` seconds for locks; `create` makes what is not there."""
 

@@ -106,6 +106,9 @@ class Postgres(Database):
     def claim(self) -> None:
         """Several servers may share it."""
 
+    def take_turns(self) -> None:
+        """They write at the same time."""
+
     def connect(self, create: bool, patience: float) -> PostgresConnection:
         connection = psycopg.connect(self._conninfo, autocommit=True)
         connection.execute(f"SET lock_timeout = {int(patience * 1000)}")

@@ -20,8 +20,8 @@ class SqliteConnection(Connection):
     mark = "rowid"
     shown = "EXISTS (SELECT 1 FROM json_each(i.items) AS j WHERE j.value = f.item)"
 
-    def __init__(self, path: Path, connection: sqlite3.Connection):
-        self._path, self._connection = path, connection
+    def __init__(self, path: Path, connection: sqlite3.Connection, turns: bool = False):
+        self._path, self._connection, self._turns = path, connection, turns
         self._file = _identity(path)
         self._wal = path.with_name(f"{path.name}-wal")
         self._wal_file: tuple[int, int] | None = None
@@ -37,7 +37,7 @@ class SqliteConnection(Connection):
 
     @contextlib.contextmanager
     def transaction(self, read_only: bool = False) -> Iterator[None]:
-        with contextlib.nullcontext() if read_only else self._turn():
+        with self._turn() if self._turns and not read_only else contextlib.nullcontext():
             self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
             try:
                 yield
@@ -109,6 +109,10 @@ class Sqlite(Database):
         if synchronous not in SYNCHRONOUS:
             raise InputError(f"--database: found synchronous={synchronous}, expected {' or '.join(SYNCHRONOUS)}.")
         self.name, self._path, self._synchronous = str(path), path, synchronous
+        self._turns = False
+
+    def take_turns(self) -> None:
+        self._turns = True
 
     def claim(self) -> int:
         """A server knows the sessions of its file from memory, so that there can be only one."""
@@ -132,7 +136,7 @@ class Sqlite(Database):
             if create:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            return SqliteConnection(self._path, connection)
+            return SqliteConnection(self._path, connection, self._turns)
         except BaseException:
             connection.close()
             raise

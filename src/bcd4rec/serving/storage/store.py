@@ -42,7 +42,7 @@ def open_store(
 ) -> "Store":
     """Open a database, or begin one. `rewards` say which of several responses to one item is the strongest.
 
-    `claimed`: whoever started this process keeps others away from the database.
+    `claimed`: who started this process keeps others away from the database, and shares it among several processes.
     """
     if buffer < 1:
         raise InputError(f"--buffer: found {buffer}, expected a number of records above 0.")
@@ -83,6 +83,8 @@ class Store:
     ):
         self._database, self.rewards = database, rewards
         self._claim = None if claimed else database.claim()
+        if claimed:
+            database.take_turns()
         try:
             self._open(database, buffer, retention_days)
         except BaseException:
