@@ -29,6 +29,7 @@ bench: $(READY)  ## speed as ratios to a named reference measured in the same ru
 
 bench-serve: $(READY)  ## requests a second and latencies of a server on this machine
 	$(BIN)/python -m bench.serving
+	$(BIN)/python -m bench.workers
 
 SECONDS ?= 600
 RATE ?= 500

@@ -1,4 +1,4 @@
-"""Asks a server as fast as it answers, over a few connections: `python -m bench._load HOST PORT KIND SECONDS`.
+"""Asks a server as fast as it answers, over a few connections: `python -m bench._load HOST PORT KIND SECONDS [4]`.
 
 A process of its own, so that what it needs is not the server's. Prints one JSON object.
 """
@@ -11,7 +11,6 @@ import sys
 import time
 from collections import deque
 
-CONNECTIONS = 4
 SESSION = 10  # recommendations of a session
 SLATE = 3
 BATCH = 50  # responses that are sent together at most
@@ -35,8 +34,8 @@ class Connection:
 
 
 class Load:
-    def __init__(self, host: str, port: int, kind: str, seconds: float):
-        self._where, self._kind = (host, port), kind
+    def __init__(self, host: str, port: int, kind: str, seconds: float, connections: int):
+        self._where, self._kind, self._connections = (host, port), kind, connections
         self._warm = time.perf_counter() + 1.0  # answers before do not count
         self._end = self._warm + seconds
         self._pending: Pending = deque(maxlen=100_000)
@@ -44,7 +43,7 @@ class Load:
         self.asked = self.errors = self.stored = 0
 
     async def run(self) -> None:
-        jobs = [self._ask(number) for number in range(CONNECTIONS)]
+        jobs = [self._ask(number) for number in range(self._connections)]
         await asyncio.gather(*jobs, *([self._tell()] if self._kind == "recommend" else []))
 
     async def _ask(self, number: int) -> None:
@@ -89,8 +88,8 @@ class Load:
                 self.stored += len(batch)
 
 
-def main(host: str, port: str, kind: str, seconds: str) -> None:
-    load = Load(host, int(port), kind, float(seconds))
+def main(host: str, port: str, kind: str, seconds: str, connections: str = "4") -> None:
+    load = Load(host, int(port), kind, float(seconds), int(connections))
     try:
         import uvloop
 

@@ -123,9 +123,9 @@ def save(scorer: SavedScorer, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def server(policy: Path, scratch: Path) -> Iterator[tuple[str, str, int]]:
+def server(policy: Path, database: str, workers: int = 1) -> Iterator[tuple[str, str, int]]:
     """Host, port and process number of `bcd4rec serve`."""
-    options = ["--port", "0", "--rate", "0", "--json", "--database", str(scratch / "store.sqlite")]
+    options = ["--port", "0", "--rate", "0", "--json", "--database", database, "--workers", str(workers)]
     paths = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-m", "bcd4rec.cli", "serve", str(policy), *options],
@@ -146,10 +146,10 @@ def server(policy: Path, scratch: Path) -> Iterator[tuple[str, str, int]]:
         process.stdout.close()
 
 
-def load(host: str, port: str, process: int, kind: str, seconds: float) -> Measures:
+def load(host: str, port: str, process: int, kind: str, seconds: float, connections: int = 4) -> Measures:
     """What the load process measured, and milliseconds of processor time for each answer, here and there."""
     before = processor_seconds(process)
-    command = [sys.executable, "-m", "bench._load", host, port, kind, str(seconds)]
+    command = [sys.executable, "-m", "bench._load", host, port, kind, str(seconds), str(connections)]
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": paths}, timeout=600
@@ -162,9 +162,13 @@ def load(host: str, port: str, process: int, kind: str, seconds: float) -> Measu
 
 
 def processor_seconds(process: int) -> float:
-    """Processor time that the process and its threads have had."""
-    used = psutil.Process(process).cpu_times()
-    return float(used.user + used.system)
+    """Processor time that the process, its threads and its workers have had."""
+    return sum(one.cpu_times().user + one.cpu_times().system for one in family(process))
+
+
+def family(process: int) -> list[psutil.Process]:
+    """The process and its workers."""
+    return [psutil.Process(process), *psutil.Process(process).children()]
 
 
 def peak_memory(process: int) -> float:
@@ -185,7 +189,7 @@ def main(seconds: float = 10.0) -> None:
             scratch.mkdir()
             policy = make()
             items[kind] = policy.n_items
-            with server(save(policy, scratch / "policy"), scratch) as (host, port, process):
+            with server(save(policy, scratch / "policy"), str(scratch / "store.sqlite")) as (host, port, process):
                 del policy
                 if not measured:
                     measured["noop"] = load(host, port, process, "noop", seconds / 2)

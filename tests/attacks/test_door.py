@@ -12,8 +12,8 @@ import pytest
 from raw import connect, request, said_to, status_of
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.running import is_local
 from bcd4rec.serving.security import Keys, read_keys, read_proxies, refuse_open
+from bcd4rec.serving.sockets import is_local
 from serving_help import ENVIRONMENT, Running, quantile_policy, saved, serving
 
 KEY = "schlüssel-für-die-tür"

@@ -16,7 +16,7 @@ from bcd4rec.serving import bodies
 from bcd4rec.serving.bodies import Bodies, Body, Refused
 from bcd4rec.serving.connections import SPARE, Connections, client_of
 from bcd4rec.serving.protocol import CROWDED, HEAD_BYTES, BoundedProtocol
-from bcd4rec.serving.running import listen
+from bcd4rec.serving.sockets import bind, listen
 
 HEAD, END = b"GET / HTTP/1.1\r\nhost: x\r\n", b"connection: close\r\n\r\n"
 PATIENT, HASTY = 60.0, 0.3  # seconds for a request
@@ -49,7 +49,8 @@ def running(seconds: float, connections: Connections | None = None, app: Any = a
     """A server in this process; its port."""
     doors = Connections(100, 100) if connections is None else connections
     http: Any = partial(BoundedProtocol, connections=doors, seconds=seconds)
-    bound = listen("127.0.0.1", 0)
+    bound = bind("127.0.0.1", 0)
+    listen(bound)
     server = uvicorn.Server(uvicorn.Config(app, http=http, lifespan="off", log_level="critical"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()

@@ -1,7 +1,9 @@
 """`bcd4rec serve`: a policy behind HTTP."""
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +20,7 @@ from bcd4rec.commands._options import AfterSkip, Diversity, Json, Seed, Unanswer
 
 if TYPE_CHECKING:
     from bcd4rec.serving.arms import Arm
+    from bcd4rec.serving.canary import LiveCanary
 
 EPILOG = (
     "Example:  bcd4rec serve policy/ --port 8000 --explore epsilon --epsilon 0.05; "
@@ -39,6 +42,12 @@ def serve(
         str, typer.Option(help="Where impressions and feedback are kept: a file, or postgresql://….")
     ] = "bcd4rec.sqlite",
     buffer: Annotated[int, typer.Option(min=1, help="Records that may wait while the database is away.")] = 100_000,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that answer on one port, e.g. one for each core.")
+    ] = 1,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Servers elsewhere answer the same sessions, with one PostgreSQL.")
+    ] = False,
     retention_days: Annotated[float | None, typer.Option(help="Forget records that are older; default: never.")] = None,
     explore: Annotated[
         str | None, typer.Option(help="none, epsilon or softmax. Default: the policy's own rule.")
@@ -107,15 +116,21 @@ def serve(
     """Answer requests until Ctrl-C. The page at / shows what the policy does; /openapi.json describes the interface."""
     _need_packages()
     _one_thread_for_products()
+    from bcd4rec.serving.worker import Worker
+
+    worker = Worker.from_environment()
+    if workers > 1 and worker is None:
+        raise typer.Exit(_supervised(workers, host, port, database, json))
     from bcd4rec.commands.evaluate import slate_options
     from bcd4rec.config import OPTIONS
-    from bcd4rec.console import emit_json, progress, say
+    from bcd4rec.console import progress
+    from bcd4rec.data.sessions import no_tick
     from bcd4rec.policies.slates import Exploration
     from bcd4rec.serving.app import make_app
     from bcd4rec.serving.arms import Arms, load_arm
     from bcd4rec.serving.canary import LiveCanary
     from bcd4rec.serving.catalogue import Names
-    from bcd4rec.serving.running import address, is_local, listen, run
+    from bcd4rec.serving.running import run
     from bcd4rec.serving.security import (
         ADMIN_VARIABLE,
         API_VARIABLE,
@@ -126,59 +141,91 @@ def serve(
         refuse_open,
     )
     from bcd4rec.serving.service import Service
+    from bcd4rec.serving.sockets import address, bind, is_local, listen
     from bcd4rec.serving.storage.store import open_store
     from bcd4rec.serving.storage.urls import without_secrets
 
-    rule, silence = slate_options(after_skip, diversity), as_unanswered(unanswered)
-    if explore is not None:
-        values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
-        rule["exploration"] = Exploration.parse(values, OPTIONS).model_dump()
-        _refuse_own(explore)
-    keys, admin = read_keys(api_keys, API_VARIABLE, "--api-keys"), read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys")
-    limits = Limits(
-        body=largest_body,
-        rate=rate,
-        connections=connections,
-        hosts=read_list(allowed_hosts),
-        proxies=read_proxies(proxies),
-    )
-    refuse_open(keys, is_local(host), open_to_all)
-    names = Names.read(items) if items is not None else None
-    canary_options = CanaryOptions(
-        *(canary, control, share, margin, error, most, ramp, ramp_sessions),
-        *(session_minutes, session_reward, highest, decide, on_decision),
-    )
-    canary_options.check(ab)
-    with progress() as tick:
-        loaded = [
-            load_arm(name, folder, part, tick, rule, silence) for name, folder, part in canary_options.arms(policy, ab)
-        ]
-    arms, bound = Arms(loaded, seed), listen(host, port)
-    settings = canary_options.settings(loaded, seed) if canary_options.active else None
-    store = open_store(database, buffer, retention_days, arms.rewards)
-    local = not database.startswith("postgres")
-    live = None if settings is None else LiveCanary(settings, store, arms.rewards, decide == "act", canary_options.hook)
-    service = Service(arms, store, seed, local, new_items, live)
-    where = address(bound)
+    with worker.telling_failures() if worker is not None else contextlib.nullcontext():
+        rule, silence = slate_options(after_skip, diversity), as_unanswered(unanswered)
+        if explore is not None:
+            values = {"kind": explore, "epsilon": epsilon, "temperature": temperature}
+            rule["exploration"] = Exploration.parse(values, OPTIONS).model_dump()
+            _refuse_own(explore)
+        keys, admin = (
+            read_keys(api_keys, API_VARIABLE, "--api-keys"),
+            read_keys(admin_keys, ADMIN_VARIABLE, "--admin-keys"),
+        )
+        limits = Limits(
+            body=largest_body,
+            rate=rate,
+            connections=connections,
+            hosts=read_list(allowed_hosts),
+            proxies=read_proxies(proxies),
+        )
+        refuse_open(keys, is_local(host), open_to_all)
+        local = not database.startswith("postgres")
+        _refuse_shared(shared, local)
+        canary_options = CanaryOptions(
+            *(canary, control, share, margin, error, most, ramp, ramp_sessions),
+            *(session_minutes, session_reward, highest, decide, on_decision),
+        )
+        canary_options.check(ab)
+        place = worker.place if worker is not None else None
+        names = Names.read(items) if items is not None else None
+        with progress() if place is None or place.number == 1 else contextlib.nullcontext(no_tick) as tick:
+            loaded = [
+                load_arm(name, folder, part, tick, rule, silence)
+                for name, folder, part in canary_options.arms(policy, ab)
+            ]
+        arms, versions = Arms(loaded, seed), [arm.version for arm in loaded]
+        if place is None or worker is None:
+            bound = bind(host, port)
+            listen(bound)
+        else:
+            worker.check(versions)
+            bound, limits = worker.socket(), replace(limits, rate=rate / place.of)
+            buffer = -(-buffer // place.of)
+            retention_days = retention_days if place.number == 1 else None
+        settings = canary_options.settings(loaded, seed) if canary_options.active else None
+        store = open_store(database, buffer, retention_days, arms.rewards, claimed=worker is not None)
+        live = (
+            None
+            if settings is None
+            else LiveCanary(settings, store, arms.rewards, decide == "act", canary_options.hook)
+        )
+        number = None if place is None else place.number
+        service = Service(arms, store, seed, local, new_items, live, shared or place is not None, number)
+        app, where = make_app(service, keys, admin, limits, names, worker), address(bound)
+        first: dict[str, Any] = {
+            "address": where,
+            "policies": versions,
+            "database": without_secrets(database, database),
+        }
+        first |= {} if place is None else {"workers": place.of}
+        said = _said(loaded, live, where, open_to_all and not keys, bool(keys), workers)
+        told = {"first": first, "said": said, "versions": versions}
+        if worker is not None:
+            worker.wait(told)
+    run(app, bound, lambda: _tell(told, json) if worker is None else None, limits, own_log=worker is None)
 
-    def tell() -> None:
-        if json:
-            emit_json(
-                {
-                    "address": where,
-                    "policies": [arm.version for arm in loaded],
-                    "database": without_secrets(database, database),
-                }
-            )
-        for arm in loaded:
-            say(_about(arm))
-        if live is not None:
-            say(f"Canary {live.settings.id}: {live.described()['sentence']}")
-        if open_to_all and not keys:
-            say("Everybody who reaches this address may use it: there is no API key.")
-        say(f"Serving at {where} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], bool(keys))}")
 
-    run(make_app(service, keys, admin, limits, names), bound, tell, limits)
+def _supervised(workers: int, host: str, port: int, database: str, json: bool) -> int:
+    """Several workers run this very command; this process only looks after them, and loads no policy."""
+    from bcd4rec.serving.sockets import bind
+    from bcd4rec.serving.storage.urls import database_of
+    from bcd4rec.serving.supervisor import supervise
+
+    claim = database_of(database).claim()
+    return supervise(workers, bind(host, port), claim, lambda told: _tell(told, json))
+
+
+def _tell(told: dict[str, Any], json: bool) -> None:
+    from bcd4rec.console import emit_json, say
+
+    if json:
+        emit_json(told["first"])
+    for sentence in told["said"]:
+        say(sentence)
 
 
 def _need_packages() -> None:
@@ -201,6 +248,13 @@ def _one_thread_for_products() -> None:
         os.environ.setdefault(variable, "1")
 
 
+def _refuse_shared(shared: bool, local: bool) -> None:
+    from bcd4rec.errors import InputError
+
+    if shared and local:
+        raise InputError("--shared: found a SQLite file, which belongs to one server; expected postgresql://….")
+
+
 def _refuse_own(kind: str) -> None:
     from bcd4rec.errors import InputError
 
@@ -218,6 +272,19 @@ def _about(arm: "Arm") -> str:
         f"{text}, retrieved by {retrieval.means}: recall {100 * found.recall:.1f} % of the best 20 on the policy's own "
         f"queries, {found.milliseconds:.1f} ms."
     )
+
+
+def _said(
+    loaded: "list[Arm]", live: "LiveCanary | None", where: str, everybody: bool, keys: bool, workers: int
+) -> list[str]:
+    """What people read when it serves."""
+    said = [_about(arm) for arm in loaded]
+    if live is not None:
+        said.append(f"Canary {live.settings.id}: {live.described()['sentence']}")
+    if everybody:
+        said.append("Everybody who reaches this address may use it: there is no API key.")
+    several = f" with {workers} workers" if workers > 1 else ""
+    return [*said, f"Serving at {where}{several} (Ctrl-C stops). Try it:\n{_curl(where, loaded[0], keys)}"]
 
 
 def _curl(where: str, arm: "Arm", keys: bool) -> str:

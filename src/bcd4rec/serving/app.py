@@ -26,6 +26,7 @@ from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.storage.records import ORGANIC
 from bcd4rec.serving.storage.store import BufferFull, StoreClosed
+from bcd4rec.serving.worker import Worker
 from bcd4rec.version import __version__
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -35,16 +36,26 @@ CSP = "default-src 'self'; img-src 'self' data: https:; style-src 'self'; script
 STUDIO = Path(str(resources.files("bcd4rec.serving"))) / "studio"
 
 
-def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: Names | None = None) -> Asgi:
-    """The ASGI application, behind its middleware."""
+def make_app(
+    service: Service,
+    keys: Keys,
+    admin: Keys,
+    limits: Limits,
+    names: Names | None = None,
+    worker: Worker | None = None,
+) -> Asgi:
+    """The ASGI application, behind its middleware; `worker`: one of several processes that answer."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.ready = True
         if service.canary is not None:
             service.canary.start()
+        attending = asyncio.create_task(worker.attend(service)) if worker is not None else None
         yield
         app.state.ready = False
+        if attending is not None:
+            attending.cancel()
         if service.canary is not None:
             await asyncio.to_thread(service.canary.close)
         await asyncio.to_thread(service.store.close)
@@ -54,7 +65,7 @@ def make_app(service: Service, keys: Keys, admin: Keys, limits: Limits, names: N
     _add_errors(app)
     _add_recommending(app, service)
     _add_watching(app, service)
-    _add_policies(app, service)
+    _add_policies(app, service, worker)
     _add_page(app, service, names or Names())
     return Middleware(app, fast_path.handlers(service), keys, admin, limits, service.metrics)  # type: ignore[arg-type]
 
@@ -161,7 +172,7 @@ def _some(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: PROBLEMS[code] for code in (*codes, 503)}
 
 
-def _add_policies(app: FastAPI, service: Service) -> None:
+def _add_policies(app: FastAPI, service: Service, worker: Worker | None) -> None:
     def described(arms: tuple[Arm, ...]) -> Response:
         return _json({"policies": [_describe(arm, service) for arm in arms]})
 
@@ -176,7 +187,10 @@ def _add_policies(app: FastAPI, service: Service) -> None:
         if asked.arm is not None and asked.arm not in [arm.name for arm in service.arms.all]:
             return _problem(422, f"arm: found {asked.arm!r}, expected one of the running arms.")
         try:
-            await asyncio.to_thread(service.reload, asked.arm)
+            if worker is None:
+                await asyncio.to_thread(service.reload, asked.arm)
+            else:
+                await worker.reload_all(asked.arm)
         except InputError as error:
             return _problem(409, f"The old policy goes on: {error}")
         return described(service.arms.all)

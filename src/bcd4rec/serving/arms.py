@@ -1,7 +1,6 @@
 """Which policy answers which session: one, or two side by side with a fixed share of the sessions each."""
 
 import hashlib
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,6 @@ class Arms:
 
     def __init__(self, arms: list[Arm], seed: int = 0):
         self._arms, self._seed = tuple(arms), seed
-        self._loading = threading.Lock()
 
     @property
     def all(self) -> tuple[Arm, ...]:
@@ -75,17 +73,17 @@ class Arms:
     def named(self, name: str) -> Arm:
         return next(arm for arm in self._arms if arm.name == name)
 
-    def reload(self, name: str | None = None) -> list[Arm]:
-        """Read policies anew from their folders. The old ones answer until then, and go on if one cannot be read."""
-        with self._loading:
-            if name is not None and name not in [arm.name for arm in self._arms]:
-                known = ", ".join(arm.name for arm in self._arms)
-                raise InputError(f"arm: found {name!r}, expected one of {known}.")
-            fresh = [
-                load_arm(arm.name, arm.folder, arm.share, rule=arm.rule, unanswered=arm.unanswered)
-                if name in (None, arm.name)
-                else arm
-                for arm in self._arms
-            ]
-            self._arms = tuple(fresh)
-            return fresh
+    def prepare(self, name: str | None = None) -> tuple[Arm, ...]:
+        """Read policies anew from their folders. The old ones answer until `take`, and go on if one cannot be read."""
+        if name is not None and name not in [arm.name for arm in self._arms]:
+            known = ", ".join(arm.name for arm in self._arms)
+            raise InputError(f"arm: found {name!r}, expected one of {known}.")
+        return tuple(
+            load_arm(arm.name, arm.folder, arm.share, rule=arm.rule, unanswered=arm.unanswered)
+            if name in (None, arm.name)
+            else arm
+            for arm in self._arms
+        )
+
+    def take(self, fresh: tuple[Arm, ...]) -> None:
+        self._arms = fresh

@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 from bcd4rec.errors import InputError
 from bcd4rec.serving.hosts import LOCAL
 from bcd4rec.serving.security import ADMIN_VARIABLE, API_VARIABLE
+from bcd4rec.serving.worker import COUNTS_VARIABLE
 
 SECONDS = 30.0
+OURS = (API_VARIABLE, ADMIN_VARIABLE, COUNTS_VARIABLE)  # of the environment; no command needs them
 OPTION = "--on-decision"
 Hook = Callable[[dict[str, Any]], None]
 
@@ -46,7 +48,7 @@ def _webhook(address: str) -> Hook:
 
 
 def _run(command: list[str], decision: dict[str, Any]) -> None:
-    environment = {name: text for name, text in os.environ.items() if name not in (API_VARIABLE, ADMIN_VARIABLE)}
+    environment = {name: text for name, text in os.environ.items() if name not in OURS}
     try:
         done = subprocess.run(  # noqa: S603 (what who starts the server wrote, and no shell)
             command,

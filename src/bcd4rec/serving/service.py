@@ -3,8 +3,10 @@
 import asyncio
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,24 +40,37 @@ class Service:
         local: bool = True,
         new_items: bool = False,
         canary: LiveCanary | None = None,
+        shared: bool = False,
+        worker: int | None = None,
     ):
-        """`local`: the database is this process's own, and reading a session from it needs no thread.
+        """`local`: the database is this machine's own, and reading a session from it needs no thread.
 
         `new_items`: what sessions bring along is stored also where no policy knows the item, for the next to learn.
+        `shared`: other processes answer the same sessions, and know of them what the database holds. So every session
+        is read from there, and a slate is in there before it is answered. `worker`: the number of this one of several.
         """
         self.arms, self.store, self.seed, self.canary = arms, store, seed, canary
-        self.metrics = Metrics(store.arms, store.status)
+        self.metrics = Metrics(store.arms, store.status, worker)
         if canary is not None:
             self.metrics.registry.register(CanaryMetrics(canary.described))
-        self._local, self._new_items, self._cache = local, new_items, SessionCache()
+        self._local, self._new_items, self._shared, self._cache = local, new_items, shared, SessionCache()
         self._secret, self._count = os.urandom(16), 0
         self._steps: OrderedDict[str, int] = OrderedDict()
+        self._loading = threading.Lock()
 
     def reload(self, name: str | None) -> None:
-        """Read policies anew; what they say about rewards holds for sessions from then on."""
+        with self._loading:
+            self.take(self.prepare(name))
+
+    def prepare(self, name: str | None) -> tuple[Arm, ...]:
+        """Read policies anew, while the old ones answer."""
         if self.canary is not None and self.canary.state.ended is None:
             raise InputError("a canary compares these two versions; start the server with another one to end it.")
-        self.arms.reload(name)
+        return self.arms.prepare(name)
+
+    def take(self, fresh: tuple[Arm, ...]) -> None:
+        """These policies answer from now on; what they say about rewards holds for sessions from then on."""
+        self.arms.take(fresh)
         self.store.rewards = self.arms.rewards
 
     # ---- recommending
@@ -96,7 +111,7 @@ class Service:
     async def _recommend(self, asked: RecommendRequest, request_id: str, session_id: str, arm: Arm) -> dict[str, Any]:
         given = self._given(asked)
         known = StoredSession([], [])
-        if asked.session_id is not None and (given is None or session_id not in self._steps):
+        if asked.session_id is not None and (given is None or self._shared or session_id not in self._steps):
             known = await self._known(session_id)
         question = _question(asked, arm, known, given)
         batcher = arm.recommender.batcher
@@ -107,7 +122,9 @@ class Service:
             answer = self._answer(asked, question, arm, request_id, scores)
         if asked.record:
             opening = given if given and not known.known else []
-            self._note(arm, request_id, session_id, opening, known.steps, answer)
+            noted = self._note(arm, request_id, session_id, opening, known.steps, answer)
+            if noted is not None and self._shared and self.store.status().connected:
+                await _within_patience(noted)
         return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
 
     async def _known(self, session_id: str) -> StoredSession:
@@ -116,7 +133,7 @@ class Service:
         if self._cache.covers(session_id):
             return self.store.session(session_id, in_memory=True)
         session, asked = self.store.look_up(session_id)
-        if asked and not session.known:
+        if asked and not session.known and not self._shared:
             self._cache.begin(session_id)
         return session
 
@@ -178,12 +195,12 @@ class Service:
 
     def _note(
         self, arm: Arm, request_id: str, session_id: str, opening: Events, steps: int, answer: dict[str, Any]
-    ) -> None:
+    ) -> Future[None] | None:
         """Keep what was shown. A session that began elsewhere is kept as it was given, without propensities."""
         self.metrics.recommended(arm.version, arm.name)
         items = [str(one["item"]) for one in answer["items"]]
         if not items:
-            return
+            return None
         now = self.store.now_us()
         records: list[Record] = []
         opening = [event for event in opening if self._may_store(event[0])]
@@ -197,9 +214,10 @@ class Service:
         )
         self._cache.add_slate(request_id, len(records))
         try:
-            self.store.submit(records)
+            return self.store.submit(records)
         except (BufferFull, StoreClosed):
             self.metrics.unlogged.inc()
+            return None
 
     def _may_store(self, item: ItemId) -> bool:
         """Whoever may ask could otherwise make items up, and the next policy would recommend them."""
@@ -269,13 +287,10 @@ class Service:
     async def _stored(self, records: Sequence[Record]) -> bool:
         if not records:
             return True
-        future = asyncio.wrap_future(self.store.submit(records))
-        done, _ = await asyncio.wait([future], timeout=PATIENCE)
-        if not done:
-            future.add_done_callback(_look)
-            return False
-        future.result()
-        return True
+        stored = await _within_patience(self.store.submit(records))
+        if stored is not None:
+            stored.result()
+        return stored is not None
 
 
 @dataclass(frozen=True)
@@ -298,6 +313,14 @@ def _question(asked: RecommendRequest, arm: Arm, known: StoredSession, given: Ev
     return _Question(
         reading.sessions, excluded, candidates, [*reading.unknown, *strange, *foreign], reading.unknown_responses
     )
+
+
+async def _within_patience(commit: Future[None]) -> "asyncio.Future[None] | None":
+    """How a commit went; None while it may yet come."""
+    future = asyncio.wrap_future(commit)
+    future.add_done_callback(_look)
+    done, _ = await asyncio.wait([future], timeout=PATIENCE)
+    return future if done else None
 
 
 def _look(future: "asyncio.Future[None]") -> None:

@@ -1,7 +1,7 @@
 """What a database must be able to do; the SQL itself is in `queries`, once for all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
@@ -65,8 +65,15 @@ class Database(ABC):
     """For people; without a password."""
 
     @abstractmethod
-    def claim(self) -> Callable[[], None]:
-        """Refuse a database that another server has for itself, and keep others away; what is returned ends it."""
+    def claim(self) -> int | None:
+        """Refuse a database that another server has for itself, and keep others away.
+
+        They are kept away until every copy of the returned descriptor is closed; None where several may share it.
+        """
+
+    @abstractmethod
+    def take_turns(self) -> None:
+        """Other processes of the same server write, too, and none of them should have to wait for long."""
 
     @abstractmethod
     def connect(self, create: bool, patience: float) -> Connection:

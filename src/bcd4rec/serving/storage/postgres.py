@@ -3,7 +3,7 @@
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bcd4rec.errors import InputError
@@ -103,9 +103,11 @@ class Postgres(Database):
         )
         self.name = f"PostgreSQL database {given.get('dbname', '')} at {given.get('host', 'localhost')}"
 
-    def claim(self) -> Callable[[], None]:
+    def claim(self) -> None:
         """Several servers may share it."""
-        return lambda: None
+
+    def take_turns(self) -> None:
+        """They write at the same time."""
 
     def connect(self, create: bool, patience: float) -> PostgresConnection:
         connection = psycopg.connect(self._conninfo, autocommit=True)

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ class SqliteConnection(Connection):
     mark = "rowid"
     shown = "EXISTS (SELECT 1 FROM json_each(i.items) AS j WHERE j.value = f.item)"
 
-    def __init__(self, path: Path, connection: sqlite3.Connection):
-        self._path, self._connection = path, connection
+    def __init__(self, path: Path, connection: sqlite3.Connection, turns: bool = False):
+        self._path, self._connection, self._turns = path, connection, turns
         self._file = _identity(path)
         self._wal = path.with_name(f"{path.name}-wal")
         self._wal_file: tuple[int, int] | None = None
+        self._queue: int | None = None  # where those who write wait for their turn
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         return self._connection.execute(sql, values).fetchall()
@@ -36,14 +37,27 @@ class SqliteConnection(Connection):
 
     @contextlib.contextmanager
     def transaction(self, read_only: bool = False) -> Iterator[None]:
-        self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+        with self._turn() if self._turns and not read_only else contextlib.nullcontext():
+            self._connection.execute("BEGIN" if read_only else "BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+        self.ping()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until those who came before have written. SQLite itself lets the others try again ever less often, so
+        that of several busy workers one may wait for seconds."""
+        if self._queue is None:
+            self._queue = os.open(self._path.with_name(f"{self._path.name}-turn"), os.O_RDONLY | os.O_CREAT, 0o666)
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
         try:
             yield
-            self._connection.execute("COMMIT")
         finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        self.ping()
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Many rows in a statement: one for each row would give Python's lock away and wait for it each time."""
@@ -85,6 +99,9 @@ class SqliteConnection(Connection):
 
     def close(self) -> None:
         self._connection.close()
+        if self._queue is not None:
+            os.close(self._queue)
+            self._queue = None
 
 
 class Sqlite(Database):
@@ -92,8 +109,12 @@ class Sqlite(Database):
         if synchronous not in SYNCHRONOUS:
             raise InputError(f"--database: found synchronous={synchronous}, expected {' or '.join(SYNCHRONOUS)}.")
         self.name, self._path, self._synchronous = str(path), path, synchronous
+        self._turns = False
 
-    def claim(self) -> Callable[[], None]:
+    def take_turns(self) -> None:
+        self._turns = True
+
+    def claim(self) -> int:
         """A server knows the sessions of its file from memory, so that there can be only one."""
         lock = self._path.with_name(f"{self._path.name}-lock")
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -104,7 +125,7 @@ class Sqlite(Database):
             raise InputError(
                 f"--database: another server uses {self._path}; choose another file, or PostgreSQL for several servers."
             ) from None
-        return lambda: os.close(descriptor)
+        return descriptor
 
     def connect(self, create: bool, patience: float) -> SqliteConnection:
         if not create and not self._path.exists():
@@ -115,7 +136,7 @@ class Sqlite(Database):
             if create:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            return SqliteConnection(self._path, connection)
+            return SqliteConnection(self._path, connection, self._turns)
         except BaseException:
             connection.close()
             raise

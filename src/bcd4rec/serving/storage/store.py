@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,15 +38,19 @@ def open_store(
     buffer: int = 100_000,
     retention_days: float | None = None,
     rewards: Mapping[str, float] = DIGINETICA.rewards,
+    claimed: bool = False,
 ) -> "Store":
-    """Open a database, or begin one. `rewards` say which of several responses to one item is the strongest."""
+    """Open a database, or begin one. `rewards` say which of several responses to one item is the strongest.
+
+    `claimed`: who started this process keeps others away from the database, and shares it among several processes.
+    """
     if buffer < 1:
         raise InputError(f"--buffer: found {buffer}, expected a number of records above 0.")
     if retention_days is not None and not 0 < retention_days < 36_525:
         raise InputError(f"--retention-days: found {retention_days}, expected a number of days above 0.")
     database = database_of(url)
     try:
-        return Store(database, buffer, retention_days, rewards)
+        return Store(database, buffer, retention_days, rewards, claimed)
     except Exception as error:
         if not database.away(error):
             raise
@@ -68,14 +73,28 @@ class StoredSession(NamedTuple):
 class Store:
     """All methods may be called from any thread; none of them waits for a write."""
 
-    def __init__(self, database: Database, buffer: int, retention_days: float | None, rewards: Mapping[str, float]):
+    def __init__(
+        self,
+        database: Database,
+        buffer: int,
+        retention_days: float | None,
+        rewards: Mapping[str, float],
+        claimed: bool = False,
+    ):
         self._database, self.rewards = database, rewards
-        self._release = database.claim()
+        self._claim = None if claimed else database.claim()
+        if claimed:
+            database.take_turns()
         try:
             self._open(database, buffer, retention_days)
         except BaseException:
             self._release()
             raise
+
+    def _release(self) -> None:
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            os.close(claim)
 
     def _open(self, database: Database, buffer: int, retention_days: float | None) -> None:
         self._recent = Recent()
