@@ -9,7 +9,7 @@ import typer
 from bcd4rec.commands._options import Json
 
 if TYPE_CHECKING:
-    from bcd4rec.runner.local import Step
+    from bcd4rec.runner.running import Step
     from bcd4rec.runner.store import Plan, TaskStore
     from reproduction.findings import Reproduction
     from reproduction.studies import Laboratory
@@ -115,7 +115,7 @@ def make(todo: "Plan", store: "TaskStore", jobs: int) -> dict[str, str]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from bcd4rec.console import err
-    from bcd4rec.runner.local import run
+    from bcd4rec.runner.running import run
 
     columns = (TextColumn("{task.fields[count]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
     bar = Progress(*columns, TimeElapsedColumn(), console=err(), transient=True, disable=not err().is_terminal)
