@@ -40,9 +40,9 @@ def store(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BucketSt
 def contents(folder: Path) -> dict[str, bytes]:
     """All bytes of the results in a store, but for the time that each took."""
     found = {}
-    for path in sorted(one for one in folder.glob("*/*") if one.is_file()):
+    for path in sorted(one for one in folder.rglob("*") if one.is_file() and one.parent != folder):
         data = path.read_bytes()
-        if path.name == MANIFEST:
+        if path.parent.parent == folder and path.name == MANIFEST:
             data = json.dumps(json.loads(data) | {"seconds": 0}).encode()
         found[str(path.relative_to(folder))] = data
     return found

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from buckets import served_bucket
-from test_bucket_store import WANTED, contents
-from test_runner import Number, survives_deaths
 
 from bcd4rec.errors import InputError
 from bcd4rec.runner import on_ray
 from bcd4rec.runner.bucket import CACHE, open_store
 from bcd4rec.runner.on_ray import cluster
 from bcd4rec.runner.running import run
-from bcd4rec.runner.store import TaskStore
+from bcd4rec.runner.store import TaskStore, plan
+from buckets import served_bucket
+from test_bucket_store import WANTED, contents
+from test_runner import Number, survives_deaths
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_folders_are_the_same_with_one_process_two_and_ray(ray, bucket, tmp_path
     away = open_store(f"{bucket}/results")
     assert run(WANTED, away, 2, ray="local") == {}
     shutil.rmtree(away.folder)
-    for task in {key: one for task in WANTED for key, one in task.everything.items()}.values():
+    for task in plan(WANTED, away).tasks:
         away.path(task)
     assert contents(away.folder) == contents(tmp_path / "one")
 
@@ -63,8 +63,17 @@ def test_a_worker_with_other_code_or_another_disk_says_so(ray, tmp_path):
     assert "has another version of the code; install the same there" in failure
 
 
-def test_the_reproduction_is_the_same_on_ray(ray, tmp_path):
-    from reproduction.tasks.evaluations import BaselineEvaluation  # noqa: F401
+def test_runs_of_the_reproduction_are_the_same_on_ray(ray, tmp_path):
+    from reproduction.tasks.evaluations import EvaluationRun
+    from reproduction.tasks.learners import Trained
+    from reproduction.tasks.logs import RecSimLog
+
+    log = RecSimLog("recsim-1", 40, 3)
+    short = (("updates", 4), ("batch_size", 16), ("shrink", 5))
+    players = ["random", Trained(log, "popular", 3), Trained(log, "bcd4rec", 3, short)]
+    wanted = [EvaluationRun(log, player, 20, 3) for player in players]
+    assert run(wanted, TaskStore(tmp_path / "one")) == run(wanted, TaskStore(tmp_path / "ray"), 2, ray="local") == {}
+    assert contents(tmp_path / "one") == contents(tmp_path / "ray")
 
 
 JOINING = """
@@ -73,7 +82,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_runner import Number
 from bcd4rec.runner.running import run
-from bcd4rec.runner.store import TaskStore
+from bcd4rec.runner.store import TaskStore, plan
 
 if __name__ == "__main__":
     print(run([Number(3)], TaskStore(Path(sys.argv[1])), 0, ray=sys.argv[2]))

@@ -10,7 +10,7 @@ from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from bcd4rec.runner.running import THREADS, Outcome, attempt
+from bcd4rec.runner.running import THREADS, Ending, attempt
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 
@@ -37,11 +37,11 @@ class Processes:
         with contextlib.suppress(OSError):  # if it has died meanwhile, `wait` will find it
             worker.line.send(task)
 
-    def wait(self) -> list[tuple[str, Outcome]]:
+    def wait(self) -> list[tuple[str, Ending]]:
         busy = {one.line: one for one in self._workers if one.task is not None}
         return [self._ended(busy[line]) for line in connection.wait(list(busy))]  # type: ignore[index]
 
-    def _ended(self, worker: _Worker) -> tuple[str, Outcome]:
+    def _ended(self, worker: _Worker) -> tuple[str, Ending]:
         task, worker.task = worker.task, None
         assert task is not None  # noqa: S101 (only busy ones are waited for; for the type checker)
         try:
@@ -49,7 +49,7 @@ class Processes:
         except (EOFError, OSError):
             worker.process.join()
             self._workers.remove(worker)
-            return task.key, Outcome(0.0, died=_how(worker.process.exitcode))
+            return task.key, Ending(0.0, died=_how(worker.process.exitcode))
         if isinstance(found, BaseException):
             raise found
         return task.key, found

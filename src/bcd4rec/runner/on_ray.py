@@ -13,7 +13,7 @@ from typing import Any
 
 from bcd4rec.errors import InputError
 from bcd4rec.runner.code import version_of
-from bcd4rec.runner.running import THREADS, Outcome, attempt
+from bcd4rec.runner.running import THREADS, Ending, attempt
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 
@@ -104,25 +104,25 @@ class RayWorkers:
         remote = self._remote.options(name=task.label, runtime_env=self._environment)
         self._under_way[remote.remote(task, self._store, self._store.code(task))] = task
 
-    def wait(self) -> list[tuple[str, Outcome]]:
+    def wait(self) -> list[tuple[str, Ending]]:
         done, _ = self._ray.wait(list(self._under_way), num_returns=1)
         return [(self._under_way[one].key, self._outcome(one)) for one in done]
 
-    def _outcome(self, reference: Any) -> Outcome:
+    def _outcome(self, reference: Any) -> Ending:
         task, errors = self._under_way.pop(reference), self._ray.exceptions
         try:
-            found = Outcome(*self._ray.get(reference))
+            found = Ending(*self._ray.get(reference))
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.ObjectLostError) as error:
-            return Outcome(0.0, died=f"as Ray says: {str(error).partition('. ')[0]}")
+            return Ending(0.0, died=f"as Ray says: {str(error).partition('. ')[0]}")
         except errors.OutOfMemoryError:
-            return Outcome(0.0, died="out of memory")
+            return Ending(0.0, died="out of memory")
         except errors.RayTaskError as error:
             if "ModuleNotFoundError" in str(error):
-                return Outcome(0.0, f"a worker lacks a module ({str(error).splitlines()[-1]}); install bcd4rec there.")
+                return Ending(0.0, f"a worker lacks a module ({str(error).splitlines()[-1]}); install bcd4rec there.")
             raise
         if found.failure is None and not self._store.has(task):
             missing = f"its worker does not write to {self._store.name} of this machine; give a bucket or a folder that"
-            return Outcome(found.seconds, f"{missing} all machines share with --store.")
+            return Ending(found.seconds, f"{missing} all machines share with --store.")
         return found
 
     def close(self, at_once: bool) -> None:

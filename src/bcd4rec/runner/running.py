@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bcd4rec.errors import InputError
 from bcd4rec.runner.store import Plan, TaskStore, plan
@@ -32,7 +32,10 @@ class Step:
     failure: str | None = None
 
 
-class Outcome(NamedTuple):
+Tell = Callable[[Step], None]
+
+
+class Ending(NamedTuple):
     """What came of a task: its time, and why it failed or how its worker died, if so."""
 
     seconds: float
@@ -48,7 +51,7 @@ class Workers(Protocol):
     def begin(self, task: Task) -> None:
         """Give a task to a worker that is free."""
 
-    def wait(self) -> list[tuple[str, Outcome]]:
+    def wait(self) -> list[tuple[str, Ending]]:
         """The tasks that have come to an end meanwhile, at least one, by key."""
 
     def close(self, at_once: bool) -> None:
@@ -59,64 +62,90 @@ def run(
     wanted: Iterable[Task],
     store: TaskStore,
     jobs: int = 1,
-    tell: Callable[[Step], None] = lambda step: None,
+    tell: Tell = lambda step: None,
     ray: str | None = None,
 ) -> dict[str, str]:
     """Make everything that is wanted and not there yet. Returns what failed and why, by key.
 
-    `ray` is `local` or the address of a cluster, of which `jobs` workers are used. A task that fails (an agent that
-    diverged) takes only those down that need it; a worker that dies costs its task, which is begun again. Whoever
-    interrupts loses the tasks under way and nothing else.
+    `ray` is `local` or the address of a cluster, of which `jobs` workers are used, or all (0). A task that fails (an
+    agent that diverged) takes only those down that need it; a worker that dies costs its task, which is begun again.
+    Whoever interrupts loses the tasks under way and nothing else.
     """
-    with store.alone():
-        book = Book(plan(wanted, store), tell)
-        if ray is None and jobs == 1:
+    with Crew(store, jobs, ray) as crew:
+        return crew.make(wanted, tell)
+
+
+class Crew:
+    """Whoever makes the tasks of a run, which may be asked for more when it sees what came of the first."""
+
+    def __init__(self, store: TaskStore, jobs: int = 1, ray: str | None = None):
+        self.store, self._jobs, self._ray = store, jobs, ray
+        self._begun: Workers | None = None
+        self._alone = store.alone()
+
+    def __enter__(self) -> "Crew":
+        self._alone.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *about: Any) -> None:
+        try:
+            if self._begun is not None:
+                self._begun.close(at_once=kind is not None)
+        finally:
+            self._alone.__exit__(kind, *about)
+
+    @property
+    def size(self) -> int:
+        """How many tasks at once."""
+        return self._workers().size if self._ray is not None else self._jobs
+
+    def make(self, wanted: Iterable[Task], tell: Tell = lambda step: None) -> dict[str, str]:
+        """As `run`."""
+        book = Book(plan(wanted, self.store), tell)
+        if self._ray is None and self._jobs == 1:
             while (task := book.next()) is not None:
-                book.finished(task, attempt(task, store))
+                book.finished(task, attempt(task, self.store))
         elif book.waiting:
-            _side_by_side(book, store, _workers(store, jobs, ray))
-    return book.failed
+            _side_by_side(book, self.store, self._workers())
+        return book.failed
 
+    def _workers(self) -> Workers:
+        """Begun when there is something to do."""
+        if self._begun is None and self._ray is not None:
+            from bcd4rec.runner.on_ray import RayWorkers
 
-def _workers(store: TaskStore, jobs: int, ray: str | None) -> Workers:
-    if ray is not None:
-        from bcd4rec.runner.on_ray import RayWorkers
+            self._begun = RayWorkers(self.store, self._jobs, self._ray)
+        elif self._begun is None:
+            from bcd4rec.runner.local import Processes
 
-        return RayWorkers(store, jobs, ray)
-    from bcd4rec.runner.local import Processes
-
-    return Processes(store, jobs)
+            self._begun = Processes(self.store, self._jobs)
+        return self._begun
 
 
 def _side_by_side(book: "Book", store: TaskStore, workers: Workers) -> None:
     book.jobs = workers.size
-    ended = False
-    try:
-        while True:
-            while len(book.under_way) < workers.size and (task := book.next()) is not None:
-                if task.here:
-                    book.finished(task, attempt(task, store))
-                else:
-                    book.begin(task)
-                    workers.begin(task)
-            if not book.under_way:
-                break
-            for key, outcome in workers.wait():
-                task = book.under_way[key]
-                if outcome.died is not None and book.begun[key] < ATTEMPTS:
-                    book.begin(task)
-                    workers.begin(task)
-                else:
-                    book.finished(task, outcome)
-        ended = True
-    finally:
-        workers.close(at_once=not ended)
+    while True:
+        while len(book.under_way) < workers.size and (task := book.next()) is not None:
+            if task.here:
+                book.finished(task, attempt(task, store))
+            else:
+                book.begin(task)
+                workers.begin(task)
+        if not book.under_way:
+            return
+        for key, outcome in workers.wait():
+            task = book.under_way[key]
+            if outcome.died is not None and book.begun[key] < ATTEMPTS:
+                book.begin(task)
+                workers.begin(task)
+            else:
+                book.finished(task, outcome)
 
 
 class Book:
     """What is done, what failed, what can be begun, and how long the rest may take."""
 
-    def __init__(self, todo: Plan, tell: Callable[[Step], None]):
+    def __init__(self, todo: Plan, tell: Tell):
         self.waiting = {task.key: task for task in todo.waiting}
         self.under_way: dict[str, Task] = {}
         self.begun: dict[str, int] = {}  # how often
@@ -136,7 +165,7 @@ class Book:
         self.under_way[task.key] = task
         self.begun[task.key] = self.begun.get(task.key, 0) + 1
 
-    def finished(self, task: Task, outcome: Outcome) -> None:
+    def finished(self, task: Task, outcome: Ending) -> None:
         self.under_way.pop(task.key, None)
         failure = outcome.failure
         if outcome.died is not None:
@@ -159,13 +188,13 @@ class Book:
                 self._fail(other, f"needs {task.label}")
 
 
-def attempt(task: Task, store: TaskStore) -> Outcome:
+def attempt(task: Task, store: TaskStore) -> Ending:
     """Make a task in this process, with one thread."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if "torch" in sys.modules:  # else it will heed the variable
         sys.modules["torch"].set_num_threads(1)
     began = time.monotonic()
     try:
-        return Outcome(store.make(task))
+        return Ending(store.make(task))
     except InputError as error:
-        return Outcome(time.monotonic() - began, str(error))
+        return Ending(time.monotonic() - began, str(error))

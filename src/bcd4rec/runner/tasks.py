@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bcd4rec.artifacts import content_hash
 from bcd4rec.runner.code import KEY_LENGTH
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Given(Task):
     @property
     def label(self) -> str:
         return self.name
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> "Given":
+        files = [str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()]
+        return cls(name, content_hash(folder, files), str(folder.absolute()))
 
     def make(self, folder: Path, store: "TaskStore") -> None:
         shutil.copytree(self.path, folder / self.name)
