@@ -1,8 +1,9 @@
 """Buckets and folders by one way: an URL such as `s3://bucket/prefix` is opened as a file system of fsspec.
 
-Arrow's own clients for S3, Google Cloud Storage and Azure are used, so nothing has to be installed for them. Credentials come
-from where these look for them: the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS), the files of
-their command lines, or the machine's role. AWS_ENDPOINT_URL names another server that speaks S3, such as MinIO.
+Arrow's own clients for S3, Google Cloud Storage and Azure are used, so nothing has to be installed for them.
+Credentials come from where these look for them: the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS,
+AZURE_STORAGE_ACCOUNT_NAME …), the files of their command lines, or the machine's role. AWS_ENDPOINT_URL names another
+server that speaks S3, such as MinIO.
 """
 
 import os
