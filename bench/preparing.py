@@ -1,5 +1,10 @@
-"""Preparing a log: rows per second and peak memory in streaming, beside the straightforward pandas version."""
+"""Preparing a log: rows per second and peak memory in streaming, beside the straightforward pandas version.
 
+`python -m bench.preparing --rows 100000000` prepares a tenth of so many rows and all of them, so that one sees what
+grows. It needs 30 GB of disk for 100 million rows, in TMPDIR.
+"""
+
+import argparse
 import json
 import os
 import subprocess
@@ -22,8 +27,10 @@ from pathlib import Path
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
+from bcd4rec.data.transitions import TransitionConfig
+how = PrepareConfig(transitions=TransitionConfig.parse({"history": sys.argv[3]}, "history"))
 began = time.perf_counter()
-config = prepare(Log(Path(sys.argv[1])), DIGINETICA, PrepareConfig(), Path(sys.argv[2]), force=True)["config"]
+config = prepare(Log(Path(sys.argv[1])), DIGINETICA, how, Path(sys.argv[2]), force=True)["config"]
 seconds = time.perf_counter() - began
 gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 print(json.dumps({"seconds": seconds, "gib": gib, "length": config["length"], "skips": config["skips"]}))
@@ -93,18 +100,48 @@ def run() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.parquet"
         write_log(log, ROWS)
-        ours = _run(OURS, str(log), f"{folder}/dataset")
+        ours = _run(OURS, str(log), f"{folder}/dataset", "all")
         few = max(ROWS // 10, SESSION_ROWS)
         sizes = (f"{ours[name]:.0f}" for name in ("length", "skips"))
         pandas = _run(PANDAS, str(log), f"{folder}/pandas.parquet", str(few), *sizes)
-    rates = {"bcd4rec prepare": (ROWS, ours), "pandas, a loop over sessions": (few, pandas)}
-    table = Table(title="preparing a log", title_justify="left")
-    for name in ("", "rows", "rows per second", "peak memory, GiB"):
-        table.add_column(name, justify="right")
-    for name, (rows, one) in rates.items():
-        table.add_row(name, f"{rows:,}", f"{rows / one['seconds']:,.0f}", f"{one['gib']:.2f}")
-    Console().print(table)
+    _show([("bcd4rec prepare", ROWS, ours), ("pandas, a loop over sessions", few, pandas)])
     return {
         "prepare.rows_per_second_over_pandas": (ROWS / ours["seconds"]) / (few / pandas["seconds"]),
         "prepare.peak_gib": ours["gib"],
     }
+
+
+def _show(found: list[tuple[str, int, dict[str, float]]]) -> None:
+    table = Table(title="preparing a log", title_justify="left")
+    for name in ("", "rows", "rows per second", "peak memory, GiB"):
+        table.add_column(name, justify="right")
+    for name, rows, one in found:
+        table.add_row(name, f"{rows:,}", f"{rows / one['seconds']:,.0f}", f"{one['gib']:.2f}")
+    Console().print(table)
+
+
+def grow(rows: int, history: str) -> dict[str, float]:
+    """What becomes of speed and memory when there are ten times as many rows."""
+    found = []
+    for count in (rows // 10, rows):
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log.parquet"
+            write_log(log, count)
+            found.append((f"history {history}", count, _run(OURS, str(log), f"{folder}/dataset", history)))
+        _show(found[-1:])
+    _show(found)
+    (_, few, small), (_, many, large) = found
+    return {
+        "prepare.rows_per_second": many / large["seconds"],
+        "prepare.speed_over_a_tenth": (many / large["seconds"]) / (few / small["seconds"]),
+        "prepare.peak_gib": large["gib"],
+        "prepare.peak_over_a_tenth": large["gib"] / small["gib"],
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--history", choices=["all", "positives"], default="all")
+    given = parser.parse_args()
+    print(json.dumps({name: round(value, 3) for name, value in grow(given.rows, given.history).items()}))

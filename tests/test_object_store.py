@@ -45,8 +45,9 @@ def test_a_path_is_one_on_this_machine(tmp_path):
     [
         ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
         ("s3:///x", "names no bucket; expected s3://BUCKET/PREFIX"),
-        ("ftpx://host/x", "the scheme ftpx:// is not known; expected a path or one of s3://, gs://, file://"),
+        ("ftpx://host/x", "the scheme ftpx:// is not known; expected a path or one of s3://, gs://, az://, file://"),
         ("abfs://container/x", "needs a package of its own"),
+        ("az://container/x", "AZURE_STORAGE_ACCOUNT_NAME is not set"),
     ],
 )
 def test_what_cannot_be_opened_is_one_sentence(bucket, url, words):

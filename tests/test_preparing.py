@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcd4rec.data import preparing, sessions
+from bcd4rec.data import sessions, transition_file
 from bcd4rec.data.dataset import FILES, Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, LogOptions
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY
-from bcd4rec.data.splits import SplitConfig, assign_splits
+from bcd4rec.data.splits import SplitConfig, assign_splits, refuse_no_train
 from bcd4rec.data.states import PAD
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
@@ -251,7 +251,7 @@ def test_transitions_are_those_of_a_plain_loop(
         (folder / "parts").mkdir()
         for number, part in enumerate(parts):
             write(folder / "parts" / f"{number}.{suffix}", part)
-        with mock.patch.object(sessions, "CHUNK_ROWS", chunk), mock.patch.object(preparing, "ROW_GROUP", 1_000_000):
+        with mock.patch.object(sessions, "CHUNK_ROWS", chunk):
             prepared(folder / "parts", folder / "other", {"transitions": config}, seed=3)
         assert contents(folder / "other") == contents(folder / "out")
 
@@ -472,7 +472,7 @@ def test_a_session_longer_than_many_chunks(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_row_groups_have_a_length_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "ROW_GROUP", 4)
+    monkeypatch.setattr(transition_file, "ROW_GROUP", 4)
     log = write(tmp_path / "log.csv", slate_log())
     whole = prepared(log, tmp_path / "whole")
     monkeypatch.setattr(sessions, "CHUNK_ROWS", 1)
@@ -685,9 +685,10 @@ def test_splits_that_make_no_sense(values: dict[str, Any], words: str) -> None:
 
 def test_splits_that_leave_nothing() -> None:
     with pytest.raises(InputError, match="No session is left to train on"):
-        assign_splits(dated((0, 0)), SplitConfig(test=0.9), 0, True)
+        refuse_no_train(assign_splits(dated((0, 0)), SplitConfig(test=0.9), 0, True)[0])
+    split = SplitConfig(by="time", periods={"user": 3, "train": 2})
     with pytest.raises(InputError, match="No session is left to train on"):
-        assign_splits(dated((0, 0)), SplitConfig(by="time", periods={"user": 3, "train": 2}), 0, True)
+        refuse_no_train(assign_splits(dated((0, 0)), split, 0, True)[0])
     with pytest.raises(InputError, match="needs a column timestamp"):
         assign_splits(dated((0, 0)), SplitConfig(by="time", periods={"train": 2}), 0, False)
 

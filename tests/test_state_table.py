@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bcd4rec.data import state_table
-from bcd4rec.data.state_table import FIRST, SECOND, ArrayFile, StateTable, hashes, state_files
+from bcd4rec.data.state_table import FIRST, SECOND, ArrayFile, Distinct, StateTable, hashes, state_files
 from bcd4rec.data.states import PAD, IntArray, Rows
 
 LENGTH, SKIPS = 3, 2
@@ -37,7 +37,7 @@ def added(some: list[IntArray]) -> tuple[list[list[int]], list[tuple[int, ...]],
 
         return part
 
-    ids = [table.add(len(rows), part_of(rows)).tolist() for rows in some]
+    ids = [table.add(Distinct.among(len(rows), part_of(rows)), part_of(rows)).tolist() for rows in some]
     return ids, [tuple(row) for row in np.concatenate(written).tolist()], table
 
 
@@ -47,6 +47,16 @@ def test_it_numbers_states_as_a_dictionary_does(monkeypatch: pytest.MonkeyPatch,
     ids, rows, table = added(batches())
     assert (ids, rows) == numbered(batches())
     assert len(table) == len(rows) > 100
+
+
+def test_a_table_goes_on_from_the_states_of_another() -> None:
+    half = len(batches()) // 2
+    ids, before, _ = added(batches()[:half])
+    written: list[IntArray] = []
+    table = StateTable(LENGTH, SKIPS, written.append, np.array_split(np.array(before, np.int32), 3))
+    for rows in batches()[half:]:
+        ids.append(table.add(Distinct.among(len(rows), rows.__getitem__), rows.__getitem__).tolist())
+    assert (ids, [tuple(row) for row in np.concatenate(written).tolist()]) == numbered(batches())
 
 
 @pytest.mark.parametrize("same", [FIRST, SECOND])

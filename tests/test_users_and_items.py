@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.preparing import PrepareConfig, shown_again
+from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.splits import SplitConfig, assign_splits
+from bcd4rec.data.tally import shown_again
 from bcd4rec.errors import InputError
 from test_cli import fails, result, works
 
@@ -173,7 +174,7 @@ def test_liked_items_that_are_shown_again() -> None:
     assert found.manifest["availability"] == expected
     assert 0 < expected["liked_again"] < expected["of_items_liked_before"] < expected["impressions_after_a_like"]
     frame = found.frame.rename({"action": "item"})
-    assert shown_again(frame, positive) == expected
+    assert shown_again(frame, found.responses) == expected
 
 
 # ---- features

@@ -1,8 +1,9 @@
 """Buckets and folders by one way: an URL such as `s3://bucket/prefix` is opened as a file system of fsspec.
 
-Arrow's own clients for S3 and Google Cloud Storage are used, so nothing has to be installed for them. Credentials come
-from where these look for them: the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS), the files of
-their command lines, or the machine's role. AWS_ENDPOINT_URL names another server that speaks S3, such as MinIO.
+Arrow's own clients for S3, Google Cloud Storage and Azure are used, so nothing has to be installed for them.
+Credentials come from where these look for them: the environment (AWS_ACCESS_KEY_ID …, GOOGLE_APPLICATION_CREDENTIALS,
+AZURE_STORAGE_ACCOUNT_NAME …), the files of their command lines, or the machine's role. AWS_ENDPOINT_URL names another
+server that speaks S3, such as MinIO.
 """
 
 import os
@@ -14,11 +15,12 @@ from bcd4rec.errors import InputError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-BUCKETS = ("s3", "gs")  # with Arrow's clients
+BUCKETS = ("s3", "gs", "az")  # with Arrow's clients
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws, and AWS_ENDPOINT_URL for a server of "
     "your own",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or `gcloud auth application-default login`",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or `az login`",
 }
 
 
@@ -71,6 +73,11 @@ def _client(scheme: str) -> Any:
 
     if scheme == "gs":
         return fs.GcsFileSystem()
+    if scheme == "az":
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if not account:
+            raise OSError("AZURE_STORAGE_ACCOUNT_NAME is not set")
+        return fs.AzureFileSystem(account, os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"))
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")  # else Arrow asks its files
     return fs.S3FileSystem(endpoint_override=endpoint, region=region)

@@ -11,6 +11,7 @@ import typer
 
 from bcd4rec.commands._options import open_log
 from bcd4rec.config import parse_pairs, parse_settings
+from bcd4rec.data.places import local, place
 from bcd4rec.data.schema import BadLog, Log, LogProblem
 from bcd4rec.errors import InputError
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from bcd4rec.data.sessions import Tick
 
 RawPath = Annotated[
-    Path, typer.Argument(metavar="LOGS", help="A file of impressions or a folder of them; with --format: raw logs.")
+    Path,
+    typer.Argument(
+        metavar="LOGS",
+        parser=place,
+        help="A file of impressions or a folder of them, also s3://, gs:// or az://; with --format: raw logs.",
+    ),
 ]
 Format = Annotated[
     str | None,
@@ -124,6 +130,8 @@ class RawLog:
                 raise InputError("--logs keeps the log that a reader makes; name a raw format with --format.")
             yield open_log(self.path, self.time_unit, self.string_ids, self.sort), None
             return
+        if not self.whole_folders:
+            local(self.path, f"--format {self.name}")
         if not self.path.exists():
             raise InputError(f"{self.path} does not exist; expected raw logs of the format {self.name}.")
         from bcd4rec.artifacts import scratch

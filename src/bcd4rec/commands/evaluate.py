@@ -19,6 +19,7 @@ from bcd4rec.commands._options import (
     Seed,
     Users,
 )
+from bcd4rec.data.places import place
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,6 +59,8 @@ def evaluate(
         Path | None,
         typer.Option(
             "--log",
+            parser=place,
+            metavar="LOGS",
             help="Judge on a log instead of users: how the policies rank what was liked among what was shown. A data "
             "set made by `bcd4rec prepare` (its split test, or validation), or a canonical log.",
         ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bcd4rec.commands._options import Env, Force, Jobs, Json, Ray, Seed, Store
+from bcd4rec.data.places import place
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,8 +33,10 @@ def judge(
         Path | None,
         typer.Option(
             "--log",
-            help="A log with propensities, or a data set made of one (its split test, or validation), that the policy "
-            "has not learned from.",
+            parser=place,
+            metavar="LOGS",
+            help="A log with propensities (also in s3://, gs:// or az://), or a data set made of one (its split test, "
+            "or validation), that the policy has not learned from.",
         ),
     ] = None,
     logger: Annotated[

@@ -13,7 +13,28 @@ if TYPE_CHECKING:
 
 EPILOG = """Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4
 
-Raw logs:  bcd4rec prepare diginetica/ --format diginetica --out dataset/ --set cut=none"""
+Raw logs:  bcd4rec prepare diginetica/ --format diginetica --out dataset/ --set cut=none
+
+Days in a bucket:  bcd4rec prepare s3://bucket/log/ --out dataset/ --split hash
+
+The next day:  bcd4rec prepare s3://bucket/log/day=2026-01-31/ --append dataset/"""
+
+OF_THE_DATA_SET = (
+    "earlier",
+    "rewards",
+    "positive",
+    "target",
+    "history",
+    "length",
+    "skips",
+    "convention",
+    "gamma",
+    "split",
+    "test",
+    "periods",
+    "validation",
+    "seed",
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,8 +42,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def prepare(
+    context: typer.Context,
     logs: RawPath,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the data set; it appears when it is complete.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the data set; it appears when it is complete.")
+    ] = None,
+    append: Annotated[
+        Path | None,
+        typer.Option(
+            "--append", help="Add the sessions to this data set, made with --split hash; its settings are kept."
+        ),
+    ] = None,
     raw_format: Format = None,
     columns: Map = None,
     rules: ResponseRules = None,
@@ -66,10 +96,13 @@ def prepare(
     ] = "shown",
     gamma: Annotated[float, typer.Option(help="γ: the discount.")] = 0.9,
     split: Annotated[
-        Literal["session", "time"] | None,
-        typer.Option(help="Split by session (at random; the default of most formats) or by time (see --periods)."),
+        Literal["session", "hash", "time"] | None,
+        typer.Option(
+            help="Split by session (at random; the default of most formats), by a hash of the user or session (stays "
+            "when days are added), or by time (see --periods)."
+        ),
     ] = None,
-    test: Annotated[float, typer.Option(help="Share of test sessions, with --split session.")] = 0.0,
+    test: Annotated[float, typer.Option(help="Share of test sessions, with --split session or hash.")] = 0.0,
     periods: Annotated[
         str | None, typer.Option(help="Days of each period, with --split time, e.g. user=60,train=30,test=30.")
     ] = None,
@@ -85,10 +118,17 @@ def prepare(
     from bcd4rec.artifacts import refuse_existing
     from bcd4rec.commands._options import responses_of
     from bcd4rec.config import OPTIONS, parse_numbers
-    from bcd4rec.console import emit_json, progress, say, show
+    from bcd4rec.console import progress
     from bcd4rec.data import preparing
+    from bcd4rec.errors import InputError
 
     raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
+    if append is not None:
+        _refuse_with_append(context, out)
+        _append(raw, append, keep, features, items_id, force, json)
+        return
+    if out is None:
+        raise InputError("prepare needs a place for the data set: --out DIR for a new one, --append DIR for one more.")
     reader = raw.reader()
     usual = reader.periods if reader is not None else {}
     by = split or ("time" if usual else "session")
@@ -119,6 +159,18 @@ def prepare(
         known = read_features(features, items_id or raw.item_name(reader), log.id_types["item_id"])
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading, known)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
+    _tell(out, manifest, reading, beside, json)
+
+
+def _tell(
+    out: Path,
+    manifest: dict[str, Any],
+    reading: dict[str, Any] | None,
+    beside: dict[str, dict[str, int]],
+    json: bool,
+) -> None:
+    from bcd4rec.console import emit_json, say, show
+
     if json:
         sizes = {name: manifest["config"][name] for name in ("history", "length", "skips", "automatic")}
         dropped = sizes | {name: manifest[name] for name in ("dropped", "warnings", "content_hash")}
@@ -129,6 +181,41 @@ def prepare(
         for warned in manifest["warnings"]:
             say(f"Warning: {warned['message']}")
         say(f"The data set is in {out}.")
+
+
+def _refuse_with_append(context: typer.Context, out: Path | None) -> None:
+    """Options of which the data set has its own already; those of the command line would be ignored."""
+    from bcd4rec.errors import InputError
+
+    if out is not None:
+        raise InputError("--append writes to the data set that it names, --out to a new one; give one of them.")
+    for name in OF_THE_DATA_SET:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--{name} is what the data set of --append was made with; leave it out.")
+
+
+def _append(
+    raw: RawLog, folder: Path, keep: Path | None, features: Path | None, items_id: str | None, force: bool, json: bool
+) -> None:
+    """Add the sessions of a log to the data set in `folder`."""
+    from dataclasses import replace
+
+    from bcd4rec.artifacts import refuse_existing
+    from bcd4rec.console import progress
+    from bcd4rec.data import appending
+
+    there = appending.Grown.open(folder)
+    refuse_existing(folder, True, "dataset", [*raw.inputs(), keep, features])
+    if raw.name is None:
+        raw = replace(raw, string_ids=raw.string_ids or there.string_ids)
+    reader = raw.reader()
+    if keep is not None:
+        refuse_existing(keep, force, inputs=[*raw.inputs(), features])
+    with progress() as tick, raw.canonical(reader, tick, keep, force, folder) as (log, reading):
+        known = read_features(features, items_id or raw.item_name(reader), log.id_types["item_id"])
+        manifest = appending.append(folder, log, tick, reading, known)
+    _tell(folder, manifest, manifest.get("reading"), {}, json)
 
 
 def read_features(path: Path | None, own_id: str, id_type: Any) -> "ItemFeatures | None":

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
 from bcd4rec.data.files import reason
+from bcd4rec.data.places import local
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import FloatArray, IntArray, Mask, States
@@ -157,7 +158,7 @@ class Dataset:
 
     @classmethod
     def load(cls, folder: Path) -> "Dataset":
-        if not folder.is_dir():
+        if not local(folder, "a data set").is_dir():
             raise InputError(f"{folder} is not a folder; expected a data set made by `bcd4rec prepare LOGS --out DIR`.")
         manifest = read_json(folder / MANIFEST)
         if not isinstance(manifest, dict) or manifest.get("kind") != "dataset" or manifest.get("format") != FORMAT:

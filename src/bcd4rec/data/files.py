@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
+from bcd4rec.data.places import StoredPath, in_partitions
 from bcd4rec.errors import InputError
 
 PARQUET_MAGIC = b"PAR1"
@@ -32,17 +33,44 @@ WANTED = "a Parquet, CSV, TSV or JSON lines file of impressions, the text ones a
 
 
 def log_files(path: Path) -> list[Path]:
-    """The files of a log: the file itself, or those of a folder whose names tell what they are, in their order."""
+    """The files of a log: the file itself, or those of a folder whose names tell what they are, in their order.
+
+    Folders of partitions within it are part of it, others are not.
+    """
+    if isinstance(path, StoredPath):
+        return _stored_files(path)
     if not path.exists():
         raise InputError(f"{path} does not exist; expected {WANTED}.")
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise InputError(f"{path} is neither a file nor a folder; expected {WANTED}.")
-    files = sorted(file for file in path.iterdir() if suffix(file) in SUFFIXES and file.is_file())
+    named = (file for file in path.rglob("*") if suffix(file) in SUFFIXES and in_partitions(path, file))
+    files = sorted(file for file in named if file.is_file())
     if not files:
         known = ", ".join(SUFFIXES)
-        raise InputError(f"{path} is a folder without {known} files; name the file of impressions.")
+        raise InputError(
+            f"{path} is a folder without {known} files; name the file of impressions. Of its folders only partitions "
+            "are read, such as day=2026-01-01 or 2026/01/01."
+        )
+    return files
+
+
+def _stored_files(path: StoredPath) -> list[Path]:
+    """Of an object store only Parquet is read: nothing else can be read in pieces, from where it is."""
+    if path.is_file():
+        if suffix(path) != ".parquet":
+            raise InputError(f"{path} is no .parquet file; of an object store only these are read: copy it here first.")
+        return [path]
+    found = list(path.files())
+    if not found:
+        raise InputError(f"{path} does not exist, or holds nothing; expected a Parquet file or a folder of them.")
+    files: list[Path] = sorted(file for file in found if suffix(file) == ".parquet" and in_partitions(path, file))
+    if not files:
+        raise InputError(
+            f"{path} holds {len(found):,} files, but no .parquet file of a log, such as {found[0]}; of an object store "
+            "only these are read, and of its folders only partitions, such as day=2026-01-01."
+        )
     return files
 
 

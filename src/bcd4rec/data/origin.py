@@ -64,7 +64,8 @@ def origin_of_log(log: Log) -> dict[str, Any] | None:
 
 
 def _told(path: Path) -> dict[str, Any] | None:
-    text = (pq.read_metadata(path).metadata or {}).get(KEY.encode())
+    with path.open("rb") as file:
+        text = (pq.read_metadata(file).metadata or {}).get(KEY.encode())
     if text is None:
         return None
     try:

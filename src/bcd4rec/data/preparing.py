@@ -1,14 +1,10 @@
 """`prepare`: a log becomes a data set, in streaming; the same log and seed give the same bytes."""
 
-from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from bcd4rec.artifacts import atomic_directory, refuse_existing
@@ -16,17 +12,18 @@ from bcd4rec.config import Config
 from bcd4rec.data.dataset import FORMAT, write_manifest
 from bcd4rec.data.earlier import with_earlier
 from bcd4rec.data.features import ItemFeatures
+from bcd4rec.data.ordering import ChunkFile
 from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
-from bcd4rec.data.splits import SplitConfig, assign_splits
-from bcd4rec.data.state_table import StateTable, state_files
-from bcd4rec.data.transitions import TransitionConfig, chunk_transitions
+from bcd4rec.data.splits import SplitConfig, assign_splits, first_day, refuse_no_train
+from bcd4rec.data.state_table import Distinct, StateTable, state_files
+from bcd4rec.data.tally import Splits, Tally, shown_again
+from bcd4rec.data.transition_file import TransitionFile
+from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
 from bcd4rec.data.warnings import Warned, unknown_items
 from bcd4rec.seeding import generator
-
-ROW_GROUP = 1_000_000  # transitions; fixed, so that the bytes of a data set do not depend on how it was cut into chunks
 
 
 class PrepareConfig(Config):
@@ -56,51 +53,47 @@ def prepare(
     `reading` is what a reader of a raw format did to make the log; the manifest keeps it, and the log's origin.
     """
     refuse_existing(out, force)
-    tick("checking rows", 0.0)
-    if problems := row_problems(log, responses):
-        raise BadLog(problems)
-    index = with_earlier(SessionIndex.build(log, responses, tick), config.earlier)
+    index = with_earlier(index_of(log, responses, tick), config.earlier)
     if features is not None:
         index = replace(index, items=features.of(index.items))
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
+    refuse_no_train(sessions)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        with state_files(folder, length, skips) as write:
+        tally = Tally(len(index.items), responses, log.has("request_category"))
+        with (
+            state_files(folder, length, skips) as write,
+            TransitionFile(folder / "transitions.parquet") as transitions,
+        ):
             table = StateTable(length, skips, write)
-            counts = _write_transitions(folder, index, sessions, config.transitions, table, seed, tick)
+            made = Draft(folder, table, transitions, tally, Splits(sessions))
+            made.add(index, sessions, config.transitions, seed, tick)
         tick("writing", 0.0)
-        users = ["user_id"] if log.has("user_id") else []
-        columns = ("session_id", "split", "start", "end", "rows", "organic", *users)
-        sessions.select(columns).write_parquet(folder / "sessions.parquet")
-        items = index.items.select("item_id", "category").with_columns(
-            pl.Series("impressions", counts["impressions"]), pl.Series("positives", counts["positives"])
-        )
-        if features is not None:
-            items = features.of(items)
-        items.write_parquet(folder / "items.parquet")
-        told = {"reading": reading, "origin": origin_of_log(log)}
-        told |= {"features": features.told(items) if features is not None else None}
-        manifest = {
-            "kind": "dataset",
-            "format": FORMAT,
+        about = {
             "config": config.transitions.model_dump()
             | {"length": length, "skips": skips, "automatic": _automatic(config.transitions)}
             | {"split": config.split.model_dump(), "seed": seed}
+            | ({"begin": first_day(index.sessions)} if config.split.by == "time" else {})
             | ({"earlier": config.earlier} if config.earlier else {}),
             "responses": responses.model_dump(mode="json"),
-            "counts": _counts(sessions, index, counts, len(table)),
-            "availability": counts["availability"],
             "dropped": dropped,
-            "warnings": [warned.to_json() for warned in _warnings(counts)],
             "clock": log.clock,
-        } | {name: value for name, value in told.items() if value is not None}
-        return write_manifest(folder, manifest)
+        }
+        told = {"reading": reading, "origin": origin_of_log(log)}
+        return made.finish(sessions.select(session_columns(log)), index.items, about, told, features)
 
 
-def _warnings(counts: dict[str, Any]) -> list[Warned]:
-    held_out = counts["held_out"]
-    warned = unknown_items(int(held_out.sum()), int(held_out[counts["impressions"] == 0].sum()))
-    return [] if warned is None else [warned]
+def index_of(log: Log, responses: Responses, tick: Tick) -> SessionIndex:
+    """The sessions and items of a log, each of whose rows is checked."""
+    tick("checking rows", 0.0)
+    if problems := row_problems(log, responses):
+        raise BadLog(problems)
+    return SessionIndex.build(log, responses, tick)
+
+
+def session_columns(log: Log) -> list[str]:
+    """Of `sessions.parquet`."""
+    return ["session_id", "split", "start", "end", "rows", "organic", *(["user_id"] if log.has("user_id") else [])]
 
 
 def _automatic(config: TransitionConfig) -> list[str]:
@@ -109,121 +102,112 @@ def _automatic(config: TransitionConfig) -> list[str]:
     return [name for name, size in sizes.items() if size is None]
 
 
-def _write_transitions(
-    folder: Path,
-    index: SessionIndex,
-    sessions: pl.DataFrame,
-    config: TransitionConfig,
-    table: StateTable,
-    seed: int,
-    tick: Tick,
-) -> dict[str, Any]:
-    """Append chunk after chunk to one Parquet file, and count what each item and response got."""
-    rng = generator(seed, "chosen")
-    train = (sessions["split"] == "train").to_numpy()
-    held_out = sessions["split"].is_in(["validation", "test"]).to_numpy()
-    positive = [index.responses.code(name) for name in index.responses.positive]
-    impressions, later = np.zeros(len(index.items), np.int64), np.zeros(len(index.items), np.int64)
-    positives = np.zeros(len(index.items), np.int64)
-    by_response = np.zeros(len(index.responses.names), np.int64)
-    availability: Counter[str] = Counter()
-    requested: set[str] = set()
-    writer = _TransitionWriter(folder / "transitions.parquet")
-    try:
-        for rows in index.chunks(folder, sessions, tick):
-            shown = rows.filter(~pl.col("organic"))
-            seen = shown.filter(pl.Series(train[shown["session"].to_numpy()]))
-            impressions += np.bincount(seen["item"], minlength=len(impressions))
-            tested = shown.filter(pl.Series(held_out[shown["session"].to_numpy()]))
-            later += np.bincount(tested["item"], minlength=len(later))
-            positives += np.bincount(seen.filter(pl.col("response").is_in(positive))["item"], minlength=len(positives))
-            by_response += np.bincount(shown["response"], minlength=len(by_response))
-            availability.update(shown_again(rows, positive))
-            if "request_category" in rows.columns:
-                requested |= set(shown["request_category"].drop_nulls())
-            writer.write(chunk_transitions(rows, config, index.responses, table, rng).to_arrow())
-        writer.finish()
-    finally:
-        writer.close()
-    return {
-        "impressions": impressions,
-        "held_out": later,
-        "positives": positives,
-        "by_response": by_response,
-        "rows": writer.total,
-        "availability": dict(availability),
-        "requested": len(requested) if index.log.has("request_category") else None,
-    }
+@dataclass(frozen=True)
+class ChunkWork:
+    """What can be done with the rows of some sessions alone, in any process."""
+
+    file: ChunkFile
+    config: TransitionConfig
+    responses: Responses
+    length: int
+    skips: int
 
 
-def shown_again(rows: pl.DataFrame, positive: list[int]) -> dict[str, int]:
-    """Of the impressions after a positive response of their session: how many are of an item that was liked before.
+@dataclass(frozen=True)
+class Digested:
+    """Rows in order, the distinct states that they come through, and what is shown again."""
 
-    Where none is, a liked item was not available any more; where people come back to what they liked, it is.
-    """
-    liked = pl.col("response").is_in(positive)
-    after = pl.when(liked).then(pl.col("step") + (~pl.col("organic")).cast(pl.UInt32))  # the first slate that knows it
-    marked = rows.select(
-        "organic",
-        liked=liked,
-        later=(pl.col("step") >= after.min().over("session")).fill_null(False),
-        again=(pl.col("step") >= after.min().over("session", "item")).fill_null(False),
-    ).filter(~pl.col("organic"))
-    return {
-        "impressions_after_a_like": int(marked["later"].sum()),
-        "of_items_liked_before": int(marked["again"].sum()),
-        "liked_again": int((marked["again"] & marked["liked"]).sum()),
-    }
+    rows: pl.DataFrame
+    distinct: Distinct
+    again: dict[str, int]
 
 
-class _TransitionWriter:
-    """Tables of any length become one Parquet file with row groups of one length."""
-
-    def __init__(self, path: Path):
-        self.total = 0
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
-        self._waiting: pa.Table | None = None
-
-    def write(self, table: pa.Table) -> None:
-        self.total += len(table)
-        waiting = table if self._waiting is None else pa.concat_tables([self._waiting, table])
-        while len(waiting) >= ROW_GROUP:
-            self._write_group(waiting[:ROW_GROUP])
-            waiting = waiting[ROW_GROUP:]
-        self._waiting = waiting
-
-    def _write_group(self, table: pa.Table) -> None:
-        self._writer = self._writer or pq.ParquetWriter(self._path, table.schema, compression="zstd")
-        self._writer.write_table(table.combine_chunks())
-
-    def finish(self) -> None:
-        if self._waiting is not None and (len(self._waiting) or self._writer is None):
-            self._write_group(self._waiting)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+def digest(work: ChunkWork) -> Digested:
+    rows = work.file.rows()
+    visited = visited_states(Chunk(rows, work.responses), work.config, work.length, work.skips)
+    return Digested(rows, visited.distinct(), shown_again(rows, work.responses))
 
 
-def _counts(sessions: pl.DataFrame, index: SessionIndex, counts: dict[str, Any], states: int) -> dict[str, Any]:
-    impressions = pl.col("rows") - pl.col("organic")
-    by_split = (
-        sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
-    )
-    organic = int(sessions["organic"].sum())
-    more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
-    more |= {"request_categories": counts["requested"]} if counts["requested"] is not None else {}
-    return {
-        "sessions": len(sessions),
-        "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
-        "sessions_without_impressions": sessions.filter(impressions == 0).height,
-        "impressions": int(by_split["shown"].sum()),
-        "impressions_by_split": dict(by_split.select("split", "shown").iter_rows()),
-        "organic": organic,
-        "responses": dict(zip(index.responses.names, counts["by_response"].tolist(), strict=True)),
-        "transitions": counts["rows"] - organic,
-        "states": states,
-        "items": len(index.items),
-        "categories": index.items["category"].drop_nulls().n_unique(),
-    } | more
+@dataclass(frozen=True)
+class Draft:
+    """A data set that is being written."""
+
+    folder: Path
+    table: StateTable
+    transitions: TransitionFile
+    tally: Tally
+    splits: Splits  # of all its sessions, also of those that are to come
+
+    def add(self, index: SessionIndex, sessions: pl.DataFrame, config: TransitionConfig, seed: int, tick: Tick) -> None:
+        """Append the sessions of a log, chunk after chunk; they stand behind those that are there."""
+        rng = generator(seed, "chosen")
+        before = len(self.splits.train) - len(sessions)
+        files = index.chunk_files(self.folder, sessions, tick)
+        works = [ChunkWork(one, config, index.responses, self.table.length, self.table.skips) for one in files]
+        with index.worded(sessions):
+            for number, (work, found) in enumerate(zip(works, map(digest, works), strict=True)):
+                tick("sessions to transitions", number / len(works))
+                rows = found.rows.with_columns(pl.col("session") + pl.lit(before, pl.UInt32)) if before else found.rows
+                self.tally.add(rows, self.splits, found.again)
+                self.transitions.write(
+                    chunk_transitions(rows, config, index.responses, self.table, rng, found.distinct)
+                )
+                work.file.path.unlink()
+
+    def finish(
+        self,
+        sessions: pl.DataFrame,
+        items: pl.DataFrame,
+        about: dict[str, Any],
+        told: dict[str, Any],
+        features: ItemFeatures | None = None,
+        warned: list[Warned] | None = None,
+    ) -> dict[str, Any]:
+        """Write what is left: sessions, items, and the manifest. `told` is left out where it is nothing."""
+        sessions.write_parquet(self.folder / "sessions.parquet")
+        counted = items.select("item_id", "category").with_columns(
+            pl.Series("impressions", self.tally.impressions), pl.Series("positives", self.tally.positives)
+        )
+        if features is not None:
+            counted = features.of(counted)
+        counted.write_parquet(self.folder / "items.parquet")
+        told = told | {"features": features.told(counted) if features is not None else None}
+        manifest = {
+            "kind": "dataset",
+            "format": FORMAT,
+            "config": about["config"],
+            "responses": about["responses"],
+            "counts": self._counts(sessions, items, list(about["responses"]["rewards"])),
+            "availability": dict(self.tally.availability),
+            "dropped": about["dropped"],
+            "warnings": [one.to_json() for one in [*self._warnings(), *(warned or [])]],
+            "clock": about["clock"],
+        } | {name: value for name, value in told.items() if value is not None}
+        return write_manifest(self.folder, manifest)
+
+    def _warnings(self) -> list[Warned]:
+        held_out = self.tally.held_out
+        warned = unknown_items(int(held_out.sum()), int(held_out[self.tally.impressions == 0].sum()))
+        return [] if warned is None else [warned]
+
+    def _counts(self, sessions: pl.DataFrame, items: pl.DataFrame, responses: list[str]) -> dict[str, Any]:
+        impressions = pl.col("rows") - pl.col("organic")
+        by_split = (
+            sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
+        )
+        organic = int(sessions["organic"].sum())
+        more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
+        more |= {"request_categories": len(self.tally.requested)} if self.tally.requested is not None else {}
+        return {
+            "sessions": len(sessions),
+            "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
+            "sessions_without_impressions": sessions.filter(impressions == 0).height,
+            "impressions": int(by_split["shown"].sum()),
+            "impressions_by_split": dict(by_split.select("split", "shown").iter_rows()),
+            "organic": organic,
+            "responses": dict(zip(responses, self.tally.by_response.tolist(), strict=True)),
+            "transitions": self.transitions.total - organic,
+            "states": len(self.table),
+            "items": len(items),
+            "categories": items["category"].drop_nulls().n_unique(),
+        } | more

@@ -15,6 +15,7 @@ import polars as pl
 
 from bcd4rec.config import Config
 from bcd4rec.data.files import log_files
+from bcd4rec.data.places import partition_values
 from bcd4rec.data.responses import DIGINETICA, Responses
 from bcd4rec.data.tables import IDS, RawTable, collect, is_text, open_table, shown
 from bcd4rec.errors import InputError
@@ -67,7 +68,9 @@ class Log:
     def __init__(self, path: Path, options: LogOptions | None = None, tables: list[RawTable] | None = None):
         self.path = path
         self.options = options or LogOptions()
-        self.tables = [open_table(file) for file in log_files(path)] if tables is None else tables
+        if tables is None:
+            tables = [open_table(file, partition_values(path, file)) for file in log_files(path)]
+        self.tables = tables
         for table in self.tables[1:]:
             if table.columns != self.tables[0].columns:
                 raise InputError(

@@ -1,17 +1,22 @@
 """From rows of files to sessions in time order, a chunk at a time, so that memory does not grow with the log."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
+from bcd4rec.data.ordering import ChunkFile, DisorderError
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, LogProblem
+from bcd4rec.data.spool import into_files
 from bcd4rec.data.tables import collect, shown
 from bcd4rec.errors import InputError
 
-CHUNK_ROWS = 1_000_000  # rows that are in memory at once
+CHUNK_ROWS = 1_000_000  # rows that are in memory at once …
+MOST_CHUNKS = 200  # … or more, so that a log is not cut into more files than can be open
 CARRIED = ("request_id", "step", "position", "propensity", "request_category")
 MICROSECONDS_PER_DAY = 86_400_000_000
 
@@ -102,114 +107,87 @@ class SessionIndex:
         organic row is a request of its own and has the step of the slate that comes after it. `spool` is a folder
         for temporary files. Rows whose time runs backwards and rows that stand twice raise `BadLog`.
         """
+        files = self.chunk_files(spool, sessions, tick)
+        for number, file in enumerate(files):
+            tick("sessions to transitions", number / len(files))
+            with self.worded(sessions):
+                yield file.rows()
+            file.path.unlink()
+
+    def chunk_files(
+        self, spool: Path, sessions: pl.DataFrame | None = None, tick: Tick = no_tick
+    ) -> Sequence[ChunkFile]:
+        """The rows of `sessions` in files of whole sessions, in their order, which `rows` of each puts in order."""
         sessions = self.sessions if sessions is None else sessions
+        size = max(CHUNK_ROWS, -(-int(sessions["rows"].sum()) // MOST_CHUNKS))
         keyed = sessions.select(
             "session_id",
             pl.int_range(pl.len(), dtype=pl.UInt32).alias("session"),
-            ((pl.col("rows").cum_sum() - pl.col("rows")) // CHUNK_ROWS).cast(pl.UInt32).alias("chunk"),
+            ((pl.col("rows").cum_sum() - pl.col("rows")) // size).cast(pl.UInt32).alias("chunk"),
         )
-        self._write_spool(spool / "rows.parquet", keyed, tick)
-        chunks = keyed["chunk"].unique().sort()  # a session longer than a chunk leaves numbers out
-        for number, chunk in enumerate(chunks):
-            tick("sessions to transitions", number / len(chunks))
-            rows = pl.scan_parquet(spool / "rows.parquet", glob=False).filter(pl.col("chunk") == chunk).drop("chunk")
-            found = self._in_order(rows.collect(engine="streaming"), sessions)
-            yield found if self.opening is None else _opened(found, self.opening, keyed)
-        (spool / "rows.parquet").unlink()
+        opening: dict[Any, pl.DataFrame] = {}
+        if self.opening is not None:
+            front = self.opening.join(keyed, on="session_id", maintain_order="left").drop("session_id")
+            opening = front.partition_by("chunk", as_dict=True, include_key=False, maintain_order=True)
+        tick("reading impressions", 0.0)
+        rows = self._integers(keyed)
+        files = into_files(rows, "chunk", spool, lambda share: tick("reading impressions", share))
+        sort, slate = self.log.options.sort, self.log.slate
+        return [ChunkFile(path, sort, slate, opening.get((number,))) for number, path in files.items()]
 
-    def _write_spool(self, path: Path, sessions: pl.DataFrame, tick: Tick) -> None:
-        """The whole log as integer columns in one file."""
+    def _integers(self, sessions: pl.DataFrame) -> pl.LazyFrame:
+        """The whole log as integer columns."""
         items = self.items.select("item_id", pl.int_range(pl.len(), dtype=pl.Int32).alias("item"))
         codes = pl.DataFrame({"response": self.responses.names, "code": range(len(self.responses.names))}).lazy()
-        frames = []
-        for number, (_, frame) in enumerate(self.log.frames()):
-            columns = [
-                pl.col("session"),
-                pl.col("chunk"),
-                (pl.col("row").cast(pl.Int64) + number * 2**40).alias("order"),
-                pl.col("time"),
-                pl.col("item"),
+        order = pl.col("row").cast(pl.Int64)
+        numbered = [
+            frame.with_columns((order + number * 2**40).alias("order"))
+            for number, (_, frame) in enumerate(self.log.frames())
+        ]
+        # One join for all files: each would build its own table of all sessions.
+        return (
+            pl.concat(numbered)
+            .join(sessions.lazy(), on="session_id", how="inner")
+            .join(items.lazy(), on="item_id", how="inner")
+            .join(codes, on="response", how="inner")
+            .select(
+                "session",
+                "chunk",
+                "order",
+                "time",
+                "item",
                 pl.col("code").cast(pl.UInt8).alias("response"),
-                pl.col("organic"),
-                *(pl.col(name) for name in CARRIED if self.log.has(name)),
-            ]
-            frames.append(
-                frame.join(sessions.lazy(), on="session_id", how="inner")
-                .join(items.lazy(), on="item_id", how="inner")
-                .join(codes, on="response", how="inner")
-                .select(columns)
+                "organic",
+                *(name for name in CARRIED if self.log.has(name)),
             )
-        tick("reading impressions", 0.0)
-        pl.concat(frames).sink_parquet(path, compression="lz4")
+        )
 
-    def _in_order(self, rows: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
-        rows = rows.sort("session", *(["time"] if self.log.options.sort else []), "order")
-        backwards = (pl.col("session") == pl.col("session").shift()) & (pl.col("time") < pl.col("time").shift())
-        wrong = rows.filter(backwards)
-        if not wrong.is_empty():
-            fix = "sort each session's rows by time, or pass --sort"
-            raise BadLog([self._problem("time backwards", wrong, sessions, self._time_name, f"time in order; {fix}")])
-        slate = self.log.slate
-        place = ["position"] if self.log.has("position") else []
-        # Few rows show an item again in the same session, so the exact comparison runs on those alone.
-        again = rows.filter(
-            (pl.col("session").cast(pl.UInt64) * 2**32 + pl.col("item").cast(pl.UInt64)).is_duplicated()
-        )
-        twice = again.filter(~pl.struct("session", "time", "item", "organic", *place, *slate).is_first_distinct())
-        if not twice.is_empty():
-            raise BadLog([self._problem("duplicate", twice, sessions, "item_id", "each impression once; remove one")])
-        rows = rows.with_row_index("request")
-        if slate:
-            first_row = pl.col("request").min().over("session", "organic", *slate)
-            request = pl.when("organic").then("request").otherwise(first_row)
-            rows = rows.with_columns(request.alias("request")).sort("session", "request", *place, "order")
-        new_slate = (pl.col("request") != pl.col("request").shift()).fill_null(True) & ~pl.col("organic")
-        slates = new_slate.cast(pl.UInt32).cum_sum().over("session")  # (n,) begun in the session up to this row
-        propensity = pl.col("propensity") if self.log.has("propensity") else pl.lit(None, pl.Float64)
-        position = pl.col("position") if self.log.has("position") else pl.lit(None, pl.Int64)
-        return rows.select(
-            "session",
-            (slates - (~pl.col("organic")).cast(pl.UInt32)).alias("step"),
-            "organic",
-            "order",
-            "time",
-            "item",
-            "response",
-            pl.when("organic").then(None).otherwise(position).fill_null(-1).cast(pl.Int32).alias("position"),
-            propensity.cast(pl.Float32).alias("propensity"),
-            *(["request_category"] if self.log.has("request_category") else []),
-        )
+    @contextmanager
+    def worded(self, sessions: pl.DataFrame | None = None) -> Iterator[None]:
+        """What is wrong with the order of rows of `sessions`, told with the names that the log has for it."""
+        try:
+            yield
+        except DisorderError as error:
+            raise BadLog([self._problem(error, self.sessions if sessions is None else sessions)]) from None
 
     @property
     def _time_name(self) -> str:
         return "timestamp" if self.log.clock else "step"
 
-    def _problem(
-        self, kind: str, wrong: pl.DataFrame, sessions: pl.DataFrame, column: str, expected: str
-    ) -> LogProblem:
-        first = wrong.sort("order").row(0, named=True)
-        number, row = divmod(first["order"], 2**40)
+    def _problem(self, wrong: DisorderError, sessions: pl.DataFrame) -> LogProblem:
+        number, row = divmod(wrong.order, 2**40)
+        twice = wrong.kind == "duplicate"
         found = (
-            f"item {shown(self.items['item_id'][first['item']])} of session "
-            f"{shown(sessions['session_id'][first['session']])} "
-            + ("once more" if kind == "duplicate" else "with a time before the row above")
+            f"item {shown(self.items['item_id'][wrong.item])} of session "
+            f"{shown(sessions['session_id'][wrong.session])} "
+            + ("once more" if twice else "with a time before the row above")
         )
-        many = f" ({len(wrong):,} such rows)" if len(wrong) > 1 else ""
+        fix = "sort each session's rows by time, or pass --sort"
+        expected = "each impression once; remove one" if twice else f"time in order; {fix}"
+        many = f" ({wrong.count:,} such rows)" if wrong.count > 1 else ""
         table = self.log.tables[number]
-        where = f"{table.path}, row {row}, column {table.name(column)}"
-        return LogProblem(kind, f"{where}: found {found}, expected {expected}{many}.", len(wrong))
-
-
-def _opened(rows: pl.DataFrame, opening: pl.DataFrame, keyed: pl.DataFrame) -> pl.DataFrame:
-    """Rows of whole sessions with what opens them in front; `keyed` has session_id and session (its number)."""
-    starts = rows.group_by("session").agg(pl.col("time", "order").first())
-    front = opening.join(keyed, on="session_id", maintain_order="left").join(
-        starts, on="session", maintain_order="left"
-    )
-    nothing = {"step": 0, "organic": True, "position": -1, "propensity": None, "request_category": None}
-    told = [pl.lit(nothing[name]).alias(name) for name in rows.columns if name in nothing]
-    front = front.with_columns(told).select(pl.col(name).cast(dtype) for name, dtype in rows.schema.items())
-    return pl.concat([front, rows]).sort("session", maintain_order=True)
+        where = f"{table.path}, row {row}, column {table.name('item_id' if twice else self._time_name)}"
+        return LogProblem(wrong.kind, f"{where}: found {found}, expected {expected}{many}.", wrong.count)
 
 
 def _refuse_two_users(log: Log, sessions: pl.DataFrame) -> None:

@@ -4,8 +4,9 @@ A state is known by a hash of 128 bits and written where it first appears, so th
 many items it holds. Among a billion states the chance that any two share a hash is about 10⁻²¹.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from bcd4rec.data.states import PAD, IntArray, Mask, Rows
 
 Hashes = NDArray[np.uint64]
+MakeRows = Callable[[Rows], IntArray]  # the states (n, L + S) of n of their numbers
 SLICE = 1 << 15  # states that are held whole at once
+FRESH = 8  # new states are sorted in among the old ones when they are more than one in so many
 FIRST, SECOND = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93  # odd, so that multiplying by them loses nothing
 
 
@@ -30,24 +33,18 @@ def hashes(rows: IntArray, odd: int) -> Hashes:
     return found
 
 
-class StateTable:
-    """Knows which states it has seen; state 0 is the empty session. `write` gets the new states (n, L + S) in order."""
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct states among some, sorted by both hashes."""
 
-    def __init__(self, length: int, skips: int, write: Callable[[IntArray], None]):
-        self.length, self.skips, self._write = length, skips, write
-        empty = np.full((1, length + skips), PAD, np.int32)
-        # Sorted by the first hash, then by the second.
-        self._first, self._second, self._ids = hashes(empty, FIRST), hashes(empty, SECOND), np.zeros(1, np.int32)
-        write(empty)
+    first: Hashes
+    second: Hashes
+    appearance: Rows  # (distinct,) which of the states was the first of its kind
+    place: Rows  # (count,) which of the distinct states each one is
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, count: int, rows: Callable[[Rows], IntArray]) -> IntArray:
-        """(count,) ids of the states `rows(arange(count))`; new states get the next free ids.
-
-        `rows` makes the states (n, L + S) of any n numbers below `count`: they are never all in memory at once.
-        """
+    @classmethod
+    def among(cls, count: int, rows: MakeRows) -> "Distinct":
+        """Of the states `rows(arange(count))`, which are never all in memory at once."""
         first, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
         for part in _slices(np.arange(count)):
             some = rows(part)
@@ -55,38 +52,98 @@ class StateTable:
         order = np.lexsort((second, first))  # stable: the first appearance of a state stays before the others
         first, second = first[order], second[order]
         start = np.append(True, (first[1:] != first[:-1]) | (second[1:] != second[:-1]))[:count]
-        appearance, first, second = order[start], first[start], second[start]  # (distinct,)
-        place, known = self._find(first, second)
-        ids = np.empty(len(first), np.int32)
-        ids[known] = self._ids[place[known]]
-        new = np.flatnonzero(~known)
-        new_order = np.argsort(appearance[new])
-        ids[new[new_order]] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
-        for part in _slices(appearance[new][new_order]):
-            self._write(rows(part))
-        self._first = np.insert(self._first, place[new], first[new])
-        self._second = np.insert(self._second, place[new], second[new])
-        self._ids = np.insert(self._ids, place[new], ids[new])
-        found = np.empty(count, np.int32)
-        found[order] = ids[np.cumsum(start) - 1]
-        return found
+        place = np.empty(count, np.int64)
+        place[order] = np.cumsum(start) - 1
+        return cls(first[start], second[start], order[start], place)
 
-    def _find(self, first: Hashes, second: Hashes) -> tuple[Rows, Mask]:
+
+@dataclass
+class _Run:
+    """States that are known, sorted by the first hash, then by the second."""
+
+    first: Hashes
+    second: Hashes
+    ids: IntArray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def find(self, first: Hashes, second: Hashes) -> tuple[Rows, Mask]:
         """(n,) where each pair of hashes stands or would stand, and whether it is there."""
-        place: Rows = np.searchsorted(self._first, first).astype(np.int64)
+        place: Rows = np.searchsorted(self.first, first).astype(np.int64)
 
         def there(rows: Rows) -> Mask:
-            at = np.minimum(place[rows], len(self) - 1)
-            return np.asarray((place[rows] < len(self)) & (self._first[at] == first[rows]))
+            at = np.minimum(place[rows], max(len(self) - 1, 0))
+            return np.asarray((place[rows] < len(self)) & (self.first[at] == first[rows]))
 
+        if not len(self):
+            return place, np.zeros(len(first), np.bool_)
         same = np.flatnonzero(there(np.arange(len(first))))
         while len(same):  # once, but for states that share the first hash with another
-            same = same[self._second[place[same]] < second[same]]
+            same = same[self.second[place[same]] < second[same]]
             place[same] += 1
             same = same[there(same)]
         known = there(np.arange(len(first)))
-        known[known] = self._second[place[known]] == second[known]
+        known[known] = self.second[place[known]] == second[known]
         return place, known
+
+    def insert(self, place: Rows, first: Hashes, second: Hashes, ids: IntArray) -> None:
+        self.first = np.insert(self.first, place, first)
+        self.second = np.insert(self.second, place, second)
+        self.ids = np.insert(self.ids, place, ids)
+
+
+def _no_states() -> _Run:
+    return _Run(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int32))
+
+
+class StateTable:
+    """Knows which states it has seen; state 0 is the empty session. `write` gets the new states (n, L + S) in order."""
+
+    def __init__(
+        self,
+        length: int,
+        skips: int,
+        write: Callable[[IntArray], None],
+        known: Iterable[IntArray] | None = None,
+    ):
+        """`known` are blocks (n, L + S) of states that another table has written, from the empty one on."""
+        self.length, self.skips, self._write = length, skips, write
+        first, second = [], []
+        for rows in [np.full((1, length + skips), PAD, np.int32)] if known is None else known:
+            write(rows)
+            first.append(hashes(rows, FIRST))
+            second.append(hashes(rows, SECOND))
+        firsts, seconds = np.concatenate(first), np.concatenate(second)
+        order = np.lexsort((seconds, firsts))
+        # New states go to a small run first, so that the large one is not copied for every chunk.
+        self._old, self._new = _Run(firsts[order], seconds[order], order.astype(np.int32)), _no_states()
+
+    def __len__(self) -> int:
+        return len(self._old) + len(self._new)
+
+    def add(self, distinct: Distinct, rows: MakeRows) -> IntArray:
+        """(count,) ids of the states that `distinct` was found among; new ones get the next free ids.
+
+        `rows` makes the states (n, L + S) of any n of their numbers: those that are new are written.
+        """
+        first, second = distinct.first, distinct.second
+        in_old, old = self._old.find(first, second)
+        in_new, recent = self._new.find(first, second)
+        ids = np.empty(len(first), np.int32)
+        ids[old], ids[recent] = self._old.ids[in_old[old]], self._new.ids[in_new[recent]]
+        new = np.flatnonzero(~old & ~recent)
+        order = np.argsort(distinct.appearance[new])
+        ids[new[order]] = np.arange(len(self), len(self) + len(new), dtype=np.int32)
+        for part in _slices(distinct.appearance[new][order]):
+            self._write(rows(part))
+        self._new.insert(in_new[new], first[new], second[new], ids[new])
+        if len(self._new) * FRESH > len(self._old):
+            small = self._new
+            self._old.insert(self._old.find(small.first, small.second)[0], small.first, small.second, small.ids)
+            self._new = _no_states()
+        found: IntArray = ids[distinct.place]
+        return found
 
 
 def _slices(numbers: Rows) -> Iterator[Rows]:

@@ -21,6 +21,7 @@ from bcd4rec.data.files import (
     unreadable_line,
     unreadable_row,
 )
+from bcd4rec.data.places import StoredPath
 from bcd4rec.errors import InputError
 
 IDS = ("session_id", "item_id")
@@ -47,9 +48,18 @@ class RawTable:
         return own if own == column else f"{own} ({column})"
 
 
-def open_table(path: Path) -> RawTable:
-    """Look at the head of a canonical log and scan it lazily."""
-    return pick_columns(scan(path), {name: name for name in COLUMNS})
+def open_table(path: Path, told: Mapping[str, str | None] | None = None) -> RawTable:
+    """Look at the head of a canonical log and scan it lazily; `told` are values of all its rows, by column."""
+    return pick_columns(with_values(scan(path), told or {}), {name: name for name in COLUMNS})
+
+
+def with_values(table: RawTable, told: Mapping[str, str | None]) -> RawTable:
+    """The table with columns of one value each, such as a partition's day; a column of its own counts before them."""
+    more = {name: value for name, value in told.items() if name not in table.columns}
+    if not more:
+        return table
+    frame = table.frame.with_columns(pl.lit(value, pl.String).alias(name) for name, value in more.items())
+    return replace(table, frame=frame, columns=(*table.columns, *more))
 
 
 def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
@@ -75,6 +85,8 @@ def scan(path: Path, kind: Kind | None = None, separator: str | None = None, nam
 
     `names` are those of the columns of a CSV file that has no header.
     """
+    if isinstance(path, StoredPath):
+        return RawTable(path, *_scan_columns(path), text=False)
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty (0 bytes); expected {WANTED}.")
     kind = kind or kind_of(path)
@@ -105,8 +117,12 @@ def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
         raise InputError(f"{path} is not a Parquet file (it starts with {head!r}); name a CSV file .csv.")
     if tail != PARQUET_MAGIC:
         raise InputError(f"{path} is cut short: a Parquet file ends with {PARQUET_MAGIC!r}; copy it again.")
+    return _scan_columns(path)
+
+
+def _scan_columns(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     try:
-        frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
+        frame = pl.scan_parquet(str(path), row_index_name=ROW, row_index_offset=1, glob=False, hive_partitioning=False)
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({reason(error)}); copy or write it again.") from None

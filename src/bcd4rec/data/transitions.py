@@ -5,6 +5,8 @@ unchanged (s′ = s), so states are far fewer than transitions; each is stored o
 Organic events, which nobody recommended, enter the states and are no transitions; their rows are kept and marked.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -13,7 +15,7 @@ from pydantic import Field, model_validator
 
 from bcd4rec.config import Config
 from bcd4rec.data.responses import Responses
-from bcd4rec.data.state_table import StateTable
+from bcd4rec.data.state_table import Distinct, MakeRows, StateTable
 from bcd4rec.data.states import PAD, IntArray, Mask, Rows
 
 HELD = 0.95  # share of the sessions whose whole history fits into states of automatic size
@@ -108,8 +110,26 @@ class Chunk:
         self.next_request = np.where(organic, number + 1, np.minimum(next_slate, behind))
 
 
-def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tuple[IntArray, IntArray]:
-    """(n,) state and next state. A session with m positive rows has m + 1 states, one after each of them."""
+@dataclass(frozen=True)
+class Visited:
+    """The states that the sessions of a chunk come through, one after the other."""
+
+    count: int
+    rows: MakeRows  # the states (n, L + S) of n of their numbers
+    of_rows: Callable[[IntArray], tuple[IntArray, IntArray]]  # (n,) state and next state of rows, by ids (count,)
+
+    def distinct(self) -> Distinct:
+        return Distinct.among(self.count, self.rows)
+
+
+def visited_states(chunk: Chunk, config: TransitionConfig, length: int, skips: int) -> Visited:
+    if config.history == "all":
+        return _states_with_skips(chunk, length, skips)
+    return _states_of_positives(chunk, config.next_state == "slate", length)
+
+
+def _states_of_positives(chunk: Chunk, by_slate: bool, length: int) -> Visited:
+    """A session with m positive rows has m + 1 states, one after each of them."""
     ends = np.append(chunk.session_start[1:], len(chunk.item))
     first = chunk.liked[chunk.session_start]  # (sessions,) positive rows of the chunk before the session
     count = chunk.liked[ends] - first + 1  # (sessions,) states of the session
@@ -117,23 +137,25 @@ def _states_of_positives(chunk: Chunk, by_slate: bool, table: StateTable) -> tup
     owner = np.repeat(np.arange(len(count)), count)
     liked = first[owner] + np.arange(len(owner)) - offset[owner]  # (states,) positive rows before the state
     items = chunk.item[chunk.positive]
-    ids = table.add(len(liked), lambda some: window(items, liked[some], first[owner[some]], table.length))
 
-    def state_before(rows: Rows, sessions: Rows) -> IntArray:
-        found: IntArray = ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
-        return found
+    def of_rows(ids: IntArray) -> tuple[IntArray, IntArray]:
+        def state_before(rows: Rows, sessions: Rows) -> IntArray:
+            found: IntArray = ids[offset[sessions] + chunk.liked[rows] - first[sessions]]
+            return found
 
-    start = chunk.request_start[chunk.request]
-    state = state_before(start, chunk.session)
-    if by_slate:
-        end = np.append(chunk.request_start, len(chunk.item))[chunk.next_request[chunk.request]]
-        return state, state_before(end, chunk.session)
-    after = state_before(np.arange(len(chunk.item)) + 1, chunk.session)
-    return state, np.where(chunk.positive, after, state)
+        start = chunk.request_start[chunk.request]
+        state = state_before(start, chunk.session)
+        if by_slate:
+            end = np.append(chunk.request_start, len(chunk.item))[chunk.next_request[chunk.request]]
+            return state, state_before(end, chunk.session)
+        after = state_before(np.arange(len(chunk.item)) + 1, chunk.session)
+        return state, np.where(chunk.positive, after, state)
+
+    return Visited(len(liked), lambda some: window(items, liked[some], first[owner[some]], length), of_rows)
 
 
-def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntArray]:
-    """(n,) state and next state, where a session has one state before each request and one after the last."""
+def _states_with_skips(chunk: Chunk, length: int, kept: int) -> Visited:
+    """A session has one state before each request and one after the last."""
     ends = np.append(chunk.session_start[1:], len(chunk.item))
     at = np.concatenate([chunk.request_start, ends])  # (requests + sessions,) rows that the states stand before
     owner = np.concatenate([chunk.request_session, np.arange(len(ends))])
@@ -143,24 +165,32 @@ def _states_with_skips(chunk: Chunk, table: StateTable) -> tuple[IntArray, IntAr
 
     def rows(some: Rows) -> IntArray:
         before, begin = at[some], first[some]
-        positives = window(liked, chunk.liked[before], chunk.liked[begin], table.length)
-        skips = window(skipped, chunk.skipped[before], chunk.skipped[begin], table.skips)
+        positives = window(liked, chunk.liked[before], chunk.liked[begin], length)
+        skips = window(skipped, chunk.skipped[before], chunk.skipped[begin], kept)
         return np.concatenate([positives, skips], axis=1)
 
-    ids = table.add(len(at), rows)
-    # Every session before this one has a state more than it has requests.
-    return ids[chunk.request + chunk.session], ids[chunk.next_request[chunk.request] + chunk.session]
+    def of_rows(ids: IntArray) -> tuple[IntArray, IntArray]:
+        # Every session before this one has a state more than it has requests.
+        return ids[chunk.request + chunk.session], ids[chunk.next_request[chunk.request] + chunk.session]
+
+    return Visited(len(at), rows, of_rows)
 
 
 def chunk_transitions(
-    rows: pl.DataFrame, config: TransitionConfig, responses: Responses, table: StateTable, rng: np.random.Generator
+    rows: pl.DataFrame,
+    config: TransitionConfig,
+    responses: Responses,
+    table: StateTable,
+    rng: np.random.Generator,
+    distinct: Distinct | None = None,
 ) -> pl.DataFrame:
-    """The transitions of whole sessions, as `SessionIndex.chunks` yields them; distinct states go to `table`."""
+    """The transitions of whole sessions, as `SessionIndex.chunks` yields them; distinct states go to `table`.
+
+    `distinct` are the states that they come through, where somebody has found them already.
+    """
     chunk = Chunk(rows, responses)
-    if config.history == "all":
-        state, next_state = _states_with_skips(chunk, table)
-    else:
-        state, next_state = _states_of_positives(chunk, config.next_state == "slate", table)
+    visited = visited_states(chunk, config, table.length, table.skips)
+    state, next_state = visited.of_rows(table.add(distinct or visited.distinct(), visited.rows))
     reward = np.array([responses.rewards[name] for name in responses.names], np.float32)
     discount = np.where(chunk.last, 0.0, config.gamma).astype(np.float32)
     transitions = pl.DataFrame(

@@ -1,5 +1,6 @@
 """Tables with one row per impression or per slate and columns of any name: a mapping makes them the canonical log."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -8,11 +9,22 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from bcd4rec.data.files import Kind, log_files
+from bcd4rec.data.places import partition_values
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
-from bcd4rec.data.tables import COLUMNS, ROW, RawTable, collect, pick_columns, refuse_cut_short, scan, shown
+from bcd4rec.data.tables import (
+    COLUMNS,
+    ROW,
+    RawTable,
+    collect,
+    pick_columns,
+    refuse_cut_short,
+    scan,
+    shown,
+    with_values,
+)
 from bcd4rec.errors import InputError
 
 SHORT = {
@@ -105,7 +117,10 @@ class ColumnsReader(Reader):
     def read(self, raw: Path, out: Path, spool: Path, tick: Tick = no_tick) -> Reading:
         reading, seen = Reading(), set[object]()
         tick("reading columns", 0.0)
-        tables = [self._open(file, number, seen, reading) for number, file in enumerate(log_files(raw))]
+        tables = [
+            self._open(file, partition_values(raw, file), number, seen, reading)
+            for number, file in enumerate(log_files(raw))
+        ]
         options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids, time_format=self.time_format)
         log = Log(raw, options, tables)
         write_canonical(log, out if self.min_support == 1 else spool / "all-items.parquet", reading, tick)
@@ -120,8 +135,11 @@ class ColumnsReader(Reader):
     def _lists(self) -> bool:
         return "items" in self.map
 
-    def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> RawTable:
-        table = scan(file, self.kind, **self.scanning)
+    def _open(
+        self, file: Path, told: Mapping[str, str | None], number: int, seen: set[object], reading: Reading
+    ) -> RawTable:
+        scanned = scan(file, self.kind, **self.scanning)
+        table = with_values(scanned, told)
         for name, own in self.map.items():
             if own not in table.columns:
                 found = ", ".join(table.columns) or "none"
@@ -130,7 +148,7 @@ class ColumnsReader(Reader):
                     f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
                     f"{found}."
                 )
-        if table.text and not refuse_cut_short(table):
+        if table.text and not refuse_cut_short(scanned):
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
         taken = {*self.map.values(), *self.ignore}  # a column that is mapped is not also taken by its own name
         own_names = {name: name for name in COLUMNS if name in table.columns and name not in taken} | self.map
@@ -140,8 +158,8 @@ class ColumnsReader(Reader):
             table = SlateColumns(own_names, self.list_separator, self.mark).unrolled(table, number, seen, reading)
         given = {name: name for name in table.columns} if self._lists else own_names
         if self.every and not ({"response", *TOUCHES} & set(own_names) or self.mark):
-            told = {"response": pl.lit(self.every)}
-            table = replace(table, frame=table.frame.with_columns(**told), columns=(*table.columns, "response"))
+            answer = {"response": pl.lit(self.every)}
+            table = replace(table, frame=table.frame.with_columns(**answer), columns=(*table.columns, "response"))
             given = given | {"response": "response"}
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
         table = self._first_category(replace(picked, own_names={**picked.own_names, **table.own_names}))
