@@ -68,7 +68,7 @@ def facts(verdict: Verdict) -> list[tuple[str, str]]:
     found.append(("canary", canary))
     step = verdict.smaller_step
     if step is not None:
-        told = f"{100 * step.share:.0f} % of the slates from the new policy: {step.word}"
+        told = f"{100 * step.share:.0f} % of the places from the new policy: {step.word}"
         found.append(("largest step", told))
     elif verdict.coverage is not None:
         found.append(("largest step", "no share of 1 % or more can be judged"))

@@ -54,7 +54,7 @@ class Settings:
     logs: int = 20
     sessions: int = 2000
     truth: int = 20_000  # sessions of each policy that the truth is taken from
-    ranking: str = "markov"  # the baseline whose ranking the loggers show
+    ranking: str = "stan"  # the baseline whose ranking the loggers show
     learn: int = 2000  # random sessions that it learns from
     with_model: bool = True  # vetoes take part where a case is about them
     seed: int = 0
@@ -80,11 +80,14 @@ class Tally:
     answered: Counter[str] = field(default_factory=Counter)  # logs with sound weights, by target
     covered: Counter[str] = field(default_factory=Counter)  # of them, with the truth inside of the interval
     total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TARGETS, 0.0))  # of their estimates
+    steps: list[float] = field(default_factory=list)  # shares of the new policy that were approved as a step
 
     def add(self, verdict: Verdict, accepting: Verdict, outcome: str) -> None:
         self.logs += 1
         self.words[verdict.word] += 1
         self.accepting[accepting.word] += 1
+        if verdict.smaller_step is not None and verdict.smaller_step.word == "ship":
+            self.steps.append(verdict.smaller_step.share)
         for target in TARGETS:
             row = decisive(verdict, target, outcome)
             if row.problem is None:
@@ -94,6 +97,11 @@ class Tally:
                 self.answered[target] += 1
                 self.covered[target] += int(low - slack <= self.truth[target].value <= high + slack)
                 self.total[target] += value
+
+    @property
+    def median_step(self) -> float | None:
+        """Of the approved steps; None where there are none."""
+        return float(np.median(self.steps)) if self.steps else None
 
     def to_json(self) -> dict[str, Any]:
         targets = {
@@ -113,6 +121,8 @@ class Tally:
             "ship": share(self.words["ship"], self.logs)._asdict(),
             "ship_one_step": share(self.accepting["ship"], self.logs)._asdict(),
             "reject": share(self.words["reject"], self.logs)._asdict(),
+            "ship_step": share(len(self.steps), self.logs)._asdict(),
+            "median_step": self.median_step,
             "targets": targets,
         }
 

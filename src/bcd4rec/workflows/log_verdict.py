@@ -13,7 +13,7 @@ from bcd4rec.evaluation.off_policy.collecting import Collected, Collector, Expec
 from bcd4rec.evaluation.off_policy.diagnostics import LEAST_SESSIONS, self_test
 from bcd4rec.evaluation.off_policy.replay import logged_slates
 from bcd4rec.evaluation.off_policy.slate_model import cross_fit
-from bcd4rec.evaluation.off_policy.verdict import Coverage, SmallerStep, Verdict, verdict_of
+from bcd4rec.evaluation.off_policy.verdict import Coverage, Verdict, verdict_of
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import Exploration, SlateRule
@@ -89,11 +89,7 @@ def conclude(found: Collected, dataset: Dataset, accept_one_step: bool, knows_lo
     refused = refusal(found, knows_logger)
     verdict = verdict_of(found.sums, target, accept_one_step, refused)
     coverage = Coverage(found.support.exploration_only, found.support.outside)
-    step = None
-    share = found.steps.largest("session") if refused is None else None
-    if share is not None:
-        smaller = verdict_of(found.steps.sums[share], target, accept_one_step)
-        step = SmallerStep(share, smaller.word, smaller.reason)
+    step = found.steps.approved(target) if refused is None else None
     return replace(verdict, coverage=coverage, smaller_step=step)
 
 
