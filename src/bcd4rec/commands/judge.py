@@ -52,7 +52,7 @@ def judge(
     ] = None,
     largest_step: Annotated[
         bool,
-        typer.Option("--largest-step", help="Find the largest share of the new policy that the log approves or can judge."),
+        typer.Option("--largest-step", help="Find the largest share of the new policy that the log approves."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="With --largest-step and --logger: write the mixed policy to this folder.")
