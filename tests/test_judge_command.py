@@ -92,7 +92,8 @@ def test_the_logger_is_neither_better_nor_worse_than_itself(files):
 def test_a_log_without_propensities(files):
     code, found = judge(files / "less", "--log", files / "bare.parquet", "--no-model")
     assert (code, found["verdict"]) == (3, "cannot tell")
-    assert found["reason"].startswith("The log has no propensities; log them")
+    assert found["reason"].startswith("The log has no propensities, and estimates of them are not to be believed: ")
+    assert found["propensities"] == "estimated"
     _, with_logger = judge(files / "less", "--log", files / "bare.parquet", "--logger", files / "old", "--no-model")
     _, logged = judge(files / "less", "--log", files / "log.parquet", "--logger", files / "old", "--no-model")
     for one, other in zip(with_logger["estimates"], logged["estimates"], strict=True):

@@ -14,6 +14,7 @@ PLOT = (
     "Per decision is of whole sessions, the others are of one step; direct is a model alone."
 )
 WORDS = {"ship": "Ship", "reject": "Reject", "cannot tell": "Cannot tell"}
+PROPENSITIES = {"logged": "of the log", "logger": "of the logger's rule", "estimated": "estimated from the log"}
 COLUMNS = ("Target", "Estimate", "Outcome", "New policy", "Logger", "Difference")
 WEIGHTS = ("Mean weight", "Effective sessions", "Effective steps")
 
@@ -58,7 +59,7 @@ def indicative(verdict: Verdict) -> Table:
 
 def facts(verdict: Verdict) -> list[tuple[str, str]]:
     """Names and values beside the tables."""
-    found = [("sessions", f"{verdict.sessions:,}")]
+    found = [("sessions", f"{verdict.sessions:,}"), ("propensities", PROPENSITIES[verdict.propensities])]
     if verdict.coverage is not None:
         coverage = verdict.coverage
         found.append(("known from exploration only", _percent(coverage.exploration_only)))

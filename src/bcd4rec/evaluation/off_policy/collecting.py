@@ -102,6 +102,7 @@ class Collected:
     strange: int = 0  # of them those with items that the log does not have
     slates: int = 0
     impressions: int = 0
+    trusted: bool = True  # the log's propensities count, or their estimates; else the logger's
     differ: int = 0  # of them those whose logged propensity is not the logger's
 
 
@@ -129,6 +130,7 @@ class Collector:
         own = SessionSums(names, longest) if logger is not None and trust_log else None
         n_items = max(dataset.n_items, logger.n_items if logger is not None else 0)
         self.found = Collected(SessionSums(names, longest), StepSizes(names, longest), own, PropensityCheck(n_items))
+        self.found.trusted = trust_log
 
     def add(self, slates: ReplayedSlates) -> None:
         if not len(slates):

@@ -19,6 +19,7 @@ from bcd4rec.evaluation.off_policy.estimators import Estimate, Method, Target, e
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 
 Word = Literal["ship", "reject", "cannot tell"]
+Source = Literal["logged", "logger", "estimated"]
 EXIT_CODES: dict[Word, int] = {"ship": 0, "cannot tell": 3, "reject": 4}  # bad input is 2
 
 POINTS = (1, 3, 10)  # differences in hundredths of the outcome per step, that canaries are sized for
@@ -76,6 +77,7 @@ class Verdict:
     sessions: int
     coverage: Coverage | None = None
     smaller_step: SmallerStep | None = None
+    propensities: Source = "logged"  # whose the weights are made of
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,6 +90,7 @@ class Verdict:
             "reason": self.reason,
             "exit_code": self.exit_code,
             "sessions": self.sessions,
+            "propensities": self.propensities,
             "estimates": [
                 asdict(row.estimate)
                 | {name: row.estimate.__dict__[name]._asdict() for name in ("value", "difference")}
