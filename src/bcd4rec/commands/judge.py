@@ -60,6 +60,9 @@ def judge(
     model: Annotated[
         bool, typer.Option("--model/--no-model", help="Without a model of the response: quicker, and tells less.")
     ] = True,
+    indicative: Annotated[
+        bool, typer.Option("--indicative", help="Also what models alone say (learned users, fitted Q); takes longer.")
+    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Instead: how often verdicts are right, on simulated users.")
     ] = False,
@@ -105,7 +108,7 @@ def judge(
 
     with progress() as tick:
         found, policy, old = judge_files(
-            new, log, logger, dataset, split, accept_one_step, slate_size, model, seed, tick
+            new, log, logger, dataset, split, accept_one_step, slate_size, model, seed, tick, indicative
         )
     step = found.smaller_step
     if out is not None and old is not None and step is not None:
@@ -120,6 +123,7 @@ def judge(
         options = {"--log": log, "--logger": logger, "--dataset": dataset, "--split": split, "--seed": seed}
         given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
         given += ["--accept-one-step"] * accept_one_step + ["--no-model"] * (not model)
+        given += ["--indicative"] * indicative
         command = shlex.join(["bcd4rec", "judge", str(new), *given])
         write_verdict_report(report, found, f"{policy.name}, judged by {log.name}", [], command, force)
         say(f"The report is in {report}.")

@@ -54,6 +54,10 @@ def indicative(verdict: Verdict) -> Table:
         for row in verdict.rows
         if row.indicative
     ]
+    for one in verdict.indicative:
+        told: list[Cell | str] = ["session", one.method, one.outcome, _measured(one.value), _number(one.logger)]
+        why = f"a model alone, which no weights correct; intervals over {one.refits} refits"
+        rows.append([*told, _measured(one.difference, signed=True), why])
     return Table([*COLUMNS, "Why it does not decide"], rows, caption="Indicative: nothing is decided by these lines.")
 
 

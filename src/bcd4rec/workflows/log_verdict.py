@@ -12,6 +12,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.off_policy.collecting import Collected, Collector, Expected, longest_session
 from bcd4rec.evaluation.off_policy.diagnostics import LEAST_SESSIONS, self_test
 from bcd4rec.evaluation.off_policy.estimated import EstimatedLogger, estimate_logger
+from bcd4rec.evaluation.off_policy.learned_users import learned_users
 from bcd4rec.evaluation.off_policy.replay import logged_slates
 from bcd4rec.evaluation.off_policy.slate_model import cross_fit
 from bcd4rec.evaluation.off_policy.verdict import Coverage, Source, Verdict, verdict_of
@@ -45,11 +46,13 @@ def judge_log(
     with_model: bool = True,
     seed: int = 0,
     tick: Tick = no_tick,
+    indicative: bool = False,
 ) -> Verdict:
     """The verdict of the sessions of one split, or of all.
 
     The log's own propensities count; where it has none, those of `logger`, which then must be the policy that wrote it;
-    where nobody knows that one either, estimates, if they pass a test against themselves.
+    where nobody knows that one either, estimates, if they pass a test against themselves. With `indicative` there is
+    also what models alone say, which decides nothing.
     """
     refuse_misfits(new, dataset, slate_size)
     notes = []
@@ -73,6 +76,9 @@ def judge_log(
             "Give it some exploration, or a smaller step (--largest-step)."
         )
     verdict = conclude(found, dataset, accept_one_step, logger is not None, estimated)
+    if indicative:
+        beside = learned_users(dataset, new, logger, seed, tick) + found.fitted.lines()
+        verdict = replace(verdict, indicative=tuple(beside))
     return replace(verdict, notes=tuple(notes))
 
 
@@ -179,6 +185,7 @@ def judge_files(
     with_model: bool = True,
     seed: int = 0,
     tick: Tick = no_tick,
+    indicative: bool = False,
 ) -> tuple[Verdict, Policy, Policy | None]:
     """The verdict of a log in files, the policy that it is about, and the one that wrote the log if that is known."""
     policy = bundle.load(new)
@@ -189,7 +196,9 @@ def judge_files(
     with open_judged_log(log, split, bundles, data, tick) as judged:
         old = None if logger is None else bundles.get(logger) or logger_of(logger, judged.dataset)
         part = None if judged.whole else judged.split
-        found = judge_log(policy, judged.dataset, old, part, accept_one_step, slate_size, with_model, seed, tick)
+        found = judge_log(
+            policy, judged.dataset, old, part, accept_one_step, slate_size, with_model, seed, tick, indicative
+        )
         notes = found.notes + tuple(cautions(policy, judged))
     return replace(found, notes=notes), policy, old
 

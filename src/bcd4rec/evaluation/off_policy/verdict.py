@@ -13,10 +13,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from bcd4rec.evaluation.off_policy.decisions import Decisions
+import numpy as np
+from scipy import stats
+
+from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles
 from bcd4rec.evaluation.off_policy.diagnostics import WeightSummary, session_variance, weights_of
 from bcd4rec.evaluation.off_policy.estimators import Estimate, Method, Target, estimates
 from bcd4rec.evaluation.off_policy.sums import SessionSums
+from bcd4rec.evaluation.statistics import Interval
 
 Word = Literal["ship", "reject", "cannot tell"]
 Source = Literal["logged", "logger", "estimated"]
@@ -41,6 +45,31 @@ class Row:
     @property
     def indicative(self) -> bool:
         return self.problem is not None or self.estimate.method in WEIGHTLESS
+
+
+@dataclass(frozen=True)
+class Indicative:
+    """What a model alone says of whole sessions, a step; the intervals are over refits. It never decides."""
+
+    method: str
+    outcome: str
+    value: Interval
+    logger: float
+    difference: Interval
+    refits: int
+
+
+def over_refits(method: str, outcome: str, whole: tuple[float, float], parts: Doubles) -> Indicative:
+    """From the candidate's and the logger's value, and (R, 2) the same where one group of sessions each is left out."""
+    refits = len(parts)
+    spread = stats.t.ppf(0.975, refits - 1) * np.sqrt((refits - 1) / refits)
+
+    def interval(value: float, others: Doubles) -> Interval:
+        half = float(spread * np.sqrt(((others - others.mean()) ** 2).sum()))
+        return Interval(value, value - half, value + half)
+
+    gain = interval(whole[0] - whole[1], parts[:, 0] - parts[:, 1])
+    return Indicative(method, outcome, interval(whole[0], parts[:, 0]), whole[1], gain, refits)
 
 
 @dataclass(frozen=True)
@@ -77,6 +106,7 @@ class Verdict:
     sessions: int
     coverage: Coverage | None = None
     smaller_step: SmallerStep | None = None
+    indicative: tuple[Indicative, ...] = ()  # models alone
     propensities: Source = "logged"  # whose the weights are made of
     notes: tuple[str, ...] = ()
 
@@ -97,6 +127,10 @@ class Verdict:
                 | {"mean_weight": row.weights.mean, "effective_sessions": row.weights.sessions}
                 | {"effective_steps": row.weights.steps, "problem": row.problem, "indicative": row.indicative}
                 for row in self.rows
+            ],
+            "indicative": [
+                asdict(one) | {"value": one.value._asdict(), "difference": one.difference._asdict()}
+                for one in self.indicative
             ],
             "canary": [asdict(size) for size in self.canary],
             "coverage": None if self.coverage is None else asdict(self.coverage),
