@@ -36,11 +36,8 @@ def test_propensities_are_those_of_a_plain_loop():
     new[2, 1] = 0.0
     found = mixed_propensities(old, new, 0.3)
     for row in range(5):
-        above = 1.0
         for place in range(3):
-            whole = 0.7 * np.prod(old[row, : place + 1]) + 0.3 * np.prod(new[row, : place + 1])
-            assert found[row, place] == pytest.approx(whole / above)
-            above = whole
+            assert found[row, place] == pytest.approx(0.7 * old[row, place] + 0.3 * new[row, place])
 
 
 def test_slates_come_as_often_as_they_say():
@@ -55,6 +52,37 @@ def test_slates_come_as_often_as_they_say():
         assert mine.mean() == pytest.approx(chances[mine][0], abs=0.012)
     greedy = mixture.slates(one, 3).items
     np.testing.assert_array_equal(greedy, old.slates(sessions_of(old, 1), 3).items)
+
+
+def test_where_only_exploration_differs_it_is_between():
+    new, old = (policy_for(world(), exploration={"kind": "epsilon", "epsilon": one}) for one in (0.2, 0.6))
+    between = new.with_rule(exploration={"kind": "epsilon", "epsilon": 0.5})
+    sessions = sessions_of(new)
+    items = old.slates(sessions, 3, np.random.default_rng(0)).items
+    mixed = mix(new, old, 0.25).propensities(sessions, items)
+    np.testing.assert_allclose(mixed, between.propensities(sessions, items), rtol=1e-6)
+
+
+def test_a_step_after_a_step(learned):
+    new, old = learned
+    twice = mix(new, mix(new, old, 0.2), 0.5)
+    sessions = twice.begin(40_000)
+    slates = twice.slates(sessions, 2, np.random.default_rng(1))
+    once = mix(new, old, 0.6).propensities(sessions, slates.items)
+    np.testing.assert_allclose(slates.propensities, once, rtol=1e-5)
+    chances = slates.propensities.prod(axis=1)
+    for slate in np.unique(slates.items, axis=0)[:20]:
+        mine = (slates.items == slate).all(axis=1)
+        assert mine.mean() == pytest.approx(chances[mine][0], abs=0.012)
+
+
+def test_among_candidates(learned):
+    mixture = mix(*learned, 0.5)
+    pool = np.array([[3, 9, 4, PAD], [7, PAD, PAD, PAD]], np.int32)
+    slates = mixture.slates(mixture.begin(2), 3, np.random.default_rng(0), candidates=pool)
+    assert sorted(slates.items[0].tolist()) == [3, 4, 9]
+    assert slates.items[1].tolist() == [7, PAD, PAD]
+    np.testing.assert_allclose(slates.propensities[:, -1], 1.0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])

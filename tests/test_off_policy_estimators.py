@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bcd4rec.data.responses import Responses
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.off_policy import estimators, sums
-from bcd4rec.evaluation.off_policy.decisions import Decisions, mixed_propensities, outcomes_of
+from bcd4rec.evaluation.off_policy.decisions import Decisions, outcomes_of
 from bcd4rec.evaluation.off_policy.estimators import Estimate, estimates
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 
@@ -201,25 +201,20 @@ def test_intervals_cover_the_truth():
 
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0))
 @settings(max_examples=30, deadline=None)
-def test_mixtures_are_mixed_slate_by_slate(seed, alpha):
+def test_mixtures_are_mixed_place_by_place(seed, alpha):
     rng = np.random.default_rng(seed)
     logged, candidate = rng.uniform(0.1, 1.0, (4, K)), rng.uniform(0.0, 1.0, (4, K)) * (rng.random((4, K)) > 0.2)
-    found = mixed_propensities(logged, candidate, alpha)
+    found = Decisions(np.arange(4), logged, candidate, np.zeros((4, 1))).mixed(alpha)
     for row in range(4):
-        for place in range(K):
-            above = (1 - alpha) * math.prod(logged[row, :place]) + alpha * math.prod(candidate[row, :place])
-            both = (1 - alpha) * math.prod(logged[row, : place + 1]) + alpha * math.prod(candidate[row, : place + 1])
-            assert found[row, place] == pytest.approx(both / above if above else 0.0)
+        ratios = [candidate[row, place] / logged[row, place] for place in range(K)]
+        assert found.weights[row] == pytest.approx(math.prod(1 - alpha + alpha * one for one in ratios))
 
 
-def test_a_mixture_weighs_by_mixed_weights():
-    whole = decisions()
-    mixed = whole.mixed(0.3)
-    assert mixed.weights == pytest.approx(0.7 + 0.3 * whole.weights)
-    assert mixed.model_candidate == pytest.approx(0.7 * whole.model_logged + 0.3 * whole.model_candidate)
-    assert mixed.by_categories == pytest.approx(0.7 + 0.3 * whole.by_categories)
+def test_a_mixture_knows_no_models():
+    mixed = decisions().mixed(0.3)
+    assert mixed.model_candidate is mixed.by_categories is None
     with pytest.raises(InputError, match=r"1\.5, expected 0 to 1"):
-        whole.mixed(1.5)
+        decisions().mixed(1.5)
 
 
 def test_outcomes_count_responses_and_add_rewards():

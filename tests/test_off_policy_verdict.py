@@ -1,5 +1,6 @@
 """Diagnostics and verdicts: plain references, traps that must be refused, words and exit codes."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -16,7 +17,7 @@ from bcd4rec.evaluation.off_policy.diagnostics import (
     weights_of,
 )
 from bcd4rec.evaluation.off_policy.sums import SessionSums
-from bcd4rec.evaluation.off_policy.verdict import EXIT_CODES, StepSizes, canary_sizes, verdict_of
+from bcd4rec.evaluation.off_policy.verdict import EXIT_CODES, STEPS, StepSizes, canary_sizes, verdict_of
 
 NAMES = ("click", "reward")
 
@@ -88,7 +89,7 @@ def test_few_effective_sessions_are_refused():
         (0.9, False, 40, "cannot tell", "one step is not the session"),
         (0.9, True, 40, "ship", "Better at the log's states, which was accepted"),
         (0.1, False, 40, "reject", "Worse at the log's states, even at best"),
-        (0.5, True, 3, "cannot tell", "cannot tell whether it is better"),
+        (0.5, True, 3, "cannot tell", "At the log's states, which were to decide, it may be"),
     ],
 )
 def test_verdicts(plays, accept, steps, word, says):
@@ -140,6 +141,63 @@ def test_the_largest_step_is_the_last_with_sound_weights():
     nothing = StepSizes(NAMES, 20, alphas=(0.5,))
     nothing.add(arms(20, 20, plays=1.0))
     assert nothing.largest() is None
+
+
+def steps_of(log: Decisions, alphas: tuple[float, ...]) -> StepSizes:
+    steps = StepSizes(NAMES, 20, alphas)
+    steps.add(log)
+    return steps
+
+
+def test_the_approved_step_is_the_last_of_those_that_all_ship():
+    """A new policy that cannot be judged, and steps toward it that can: the smaller, the surer."""
+    alphas = (0.02, 0.1, 0.2, 0.3, 1.0)
+    log = arms(2000, 20, plays=1.0, gain=0.2)
+    assert verdict_of(summed(log, 20), "click").word == "cannot tell"
+    step = steps_of(log, alphas).approved("click")
+    words = {alpha: verdict_of(summed(log.mixed(alpha), 20), "click").word for alpha in alphas}
+    shipped = list(itertools.takewhile(lambda alpha: words[alpha] == "ship", alphas))
+    assert (step.share, step.word) == (shipped[-1], "ship")
+    assert step.share < 1.0
+    worse = steps_of(arms(2000, 20, plays=1.0, gain=-0.2), alphas).approved("click")
+    assert (worse.word, worse.share) == ("reject", 0.3)
+    assert steps_of(arms(20, 20, plays=1.0), alphas).approved("click") is None
+
+
+def test_a_step_beyond_one_that_did_not_ship_is_not_shipped():
+    steps = steps_of(arms(2000, 20, plays=1.0), (0.02, 0.1, 0.2))
+    steps.sums[0.02] = summed(arms(2000, 20, plays=0.5), 20)  # nothing to tell
+    step = steps.approved("click")
+    assert (step.share, step.word) == (0.2, "cannot tell")
+    assert "A smaller step does not ship" in step.reason
+
+
+def explored(sessions: int, epsilon: float, bored: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(sessions, 20, 7) which places were explored, and (sessions, 20) clicks of users who like the ranking better.
+
+    Bored ones also stop clicking once a session has shown them far less variety than the log ever does.
+    """
+    rng = np.random.default_rng(seed)
+    places = rng.random((sessions, 20, 7)) < epsilon
+    shown = 7.0 * np.arange(1, 21)
+    lively = places.sum(axis=2).cumsum(axis=1) >= 0.6 * shown - 5.5 * np.sqrt(0.24 * shown)
+    chance = 0.75 - 0.1 * places.mean(axis=2)
+    return places, rng.random((sessions, 20)) < chance * (np.minimum.accumulate(lively, axis=1) if bored else 1.0)
+
+
+def test_no_log_of_much_exploration_tells_about_sessions_with_little():
+    """Two kinds of users, one log: ε 0.6 → 0.3 is 3 points better for the one and far worse for the other."""
+    values = {bored: [explored(4000, e, bored, 1)[1].mean() for e in (0.6, 0.3)] for bored in (False, True)}
+    assert values[False][1] - values[False][0] == pytest.approx(0.03, abs=0.01)
+    assert values[True][1] - values[True][0] < -0.2
+    (places, clicks), again = (explored(2000, 0.6, bored, 2) for bored in (False, True))
+    np.testing.assert_array_equal(clicks, again[1])
+    chances = [np.where(places, e, 1 - e).reshape(-1, 7) for e in (0.6, 0.3)]
+    log = Decisions(np.repeat(np.arange(2000), 20), *chances, np.repeat(clicks.reshape(-1, 1), 2, axis=1).astype(float))
+    assert verdict_of(summed(log, 20), "click").word == "cannot tell"
+    assert verdict_of(summed(log, 20), "click", accept_one_step=True).word == "ship"
+    step = steps_of(log, STEPS[:10]).approved("click")
+    assert 0.6 - 0.3 * step.share > 0.5
 
 
 def test_support_counts_places():

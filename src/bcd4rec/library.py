@@ -90,12 +90,13 @@ def judge(
     split: str | None = None,
     accept_one_step: bool = False,
     with_model: bool = True,
+    indicative: bool = False,
     seed: int = 0,
 ) -> Verdict:
     """What a log with propensities says about a policy that did not write it: ship, reject, or cannot tell, and why.
 
     `logger` is the policy that wrote it (`random` is one), with which more can be told; `split` names the sessions that
-    judge, by default those that no policy has learned from.
+    judge, by default those that no policy has learned from. `indicative` adds what models alone say.
 
         verdict = bcd4rec.judge(policy, data, logger="old/")
         print(verdict.word, verdict.reason)
@@ -103,7 +104,9 @@ def judge(
     policy = new if isinstance(new, Policy) else bundle.load(Path(new))
     old = logger if isinstance(logger, Policy) or logger is None else log_verdict.logger_of(str(logger), log)
     part = split or judging.usual_split(log)
-    found = log_verdict.judge_log(policy, log, old, part, accept_one_step, None, with_model, seed)
+    found = log_verdict.judge_log(
+        policy, log, old, part, accept_one_step, with_model=with_model, seed=seed, indicative=indicative
+    )
     more = log_verdict.cautions(policy, judging.JudgedLog(log, part))
     return replace(found, notes=(*found.notes, *more))
 

@@ -65,7 +65,7 @@ def table(tallies: list[study.Tally], title: str) -> "Table":
     from rich.table import Table
 
     shown = Table(title=title, title_justify="left")
-    columns = ("true, session", "true, one step", "ship", "ship, one step accepted", "reject")
+    columns = ("true, session", "true, one step", "ship", "ship, one step accepted", "reject", "a step ships (median)")
     covered = ("covered, session (of)", "covered, one step (of)")
     for name in ("candidate", *columns, *covered):
         shown.add_column(name, justify="left" if name == "candidate" else "right")
@@ -79,5 +79,7 @@ def table(tallies: list[study.Tally], title: str) -> "Table":
             else "no answer"
             for target in ("session", "one step")
         ]
-        shown.add_row(f"{one.case}: {one.candidate}", *true, *shares, *inside)
+        step = study.share(len(one.steps), one.logs).text()
+        step += "" if one.median_step is None else f" ({one.median_step:.0%})"
+        shown.add_row(f"{one.case}: {one.candidate}", *true, *shares, step, *inside)
     return shown

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example:  bcd4rec judge policy/ --log log.parquet --logger old/; "
-    "exit code 0: ship, 3: cannot tell, 4: reject, 2: bad input"
+    "exit code 0: ship, 3: cannot tell, 4: reject, 2: bad input (with --out: of what is written)"
 )
 
 
@@ -55,7 +55,7 @@ def judge(
     ] = None,
     largest_step: Annotated[
         bool,
-        typer.Option("--largest-step", help="Find the largest share of the new policy that the log can judge."),
+        typer.Option("--largest-step", help="Find the largest share of the new policy that the log approves."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="With --largest-step and --logger: write the mixed policy to this folder.")
@@ -63,6 +63,9 @@ def judge(
     model: Annotated[
         bool, typer.Option("--model/--no-model", help="Without a model of the response: quicker, and tells less.")
     ] = True,
+    indicative: Annotated[
+        bool, typer.Option("--indicative", help="Also what models alone say (learned users, fitted Q); takes longer.")
+    ] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Instead: how often verdicts are right, on simulated users.")
     ] = False,
@@ -72,7 +75,7 @@ def judge(
     ] = None,
     logs: Annotated[int, typer.Option(min=1, help="With --calibrate: independent logs of each case.")] = 20,
     sessions: Annotated[int, typer.Option(min=1, help="With --calibrate: sessions of a log.")] = 2000,
-    ranking: Annotated[str, typer.Option(help="With --calibrate: the baseline whose ranking is logged.")] = "markov",
+    ranking: Annotated[str, typer.Option(help="With --calibrate: the baseline whose ranking is logged.")] = "stan",
     truth: Annotated[int, typer.Option(min=2, help="With --calibrate: sessions that tell the truth.")] = 20_000,
     jobs: Jobs = None,
     ray: Ray = None,
@@ -106,13 +109,14 @@ def judge(
     for path, other in ((report, out), (out, report)):
         if path is not None:
             refuse_existing(path, force, inputs=[new, log, dataset, other])
+    from bcd4rec.evaluation.off_policy.verdict import EXIT_CODES
     from bcd4rec.policies.mixture import mix
     from bcd4rec.report.verdict import write_verdict_report
     from bcd4rec.workflows.log_verdict import judge_files
 
     with progress() as tick:
         found, policy, old = judge_files(
-            new, log, logger, dataset, split, accept_one_step, slate_size, model, seed, tick
+            new, log, logger, dataset, split, accept_one_step, slate_size, model, seed, tick, indicative
         )
     step = found.smaller_step
     if out is not None and old is not None and step is not None:
@@ -127,10 +131,11 @@ def judge(
         options = {"--log": log, "--logger": logger, "--dataset": dataset, "--split": split, "--seed": seed}
         given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
         given += ["--accept-one-step"] * accept_one_step + ["--no-model"] * (not model)
+        given += ["--indicative"] * indicative
         command = shlex.join(["bcd4rec", "judge", str(new), *given])
         write_verdict_report(report, found, f"{policy.name}, judged by {log.name}", [], command, force)
         say(f"The report is in {report}.")
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(found.exit_code if out is None else EXIT_CODES[step.word if step is not None else "cannot tell"])
 
 
 def _show(found: "Verdict") -> None:
@@ -151,7 +156,7 @@ def _step_told(step: "SmallerStep | None", out: Path | None) -> str:
         return "Largest step: no mixture of 1 % or more can be judged by this log; log with more exploration."
     where = f" It is in {out}." if out is not None else ""
     return (
-        f"Largest step: {100 * step.share:.0f} % of the slates from the new policy. {step.word}: {step.reason}{where}"
+        f"Largest step: {100 * step.share:.0f} % of the places from the new policy. {step.word}: {step.reason}{where}"
     )
 
 

@@ -1,7 +1,10 @@
-"""A step toward a new policy: each slate is the new one's with probability α, else the old one's.
+"""A step toward a new policy: each place of a slate is the new one's with probability α, else the old one's.
 
-Both policies are kept whole, with their own memories and slate rules. Which of them makes a slate is drawn anew for
-every slate, so the probability of the places of a slate is that of a mixture: what stands above tells whose it is.
+Both policies are kept whole, with their own memories and slate rules. Whose a place is is drawn anew for every place,
+given what stands above, so its propensity is (1 − α) old + α new. Where only ε differs between the two, the mixture is
+the same ranking with an ε between theirs. Mixing whole slates would be as much of a step, but a log tells far less of
+it: with v_j the variance of the weight of a place, weights of slates vary by α² (Π (1 + v_j) − 1) instead of by
+Π (1 + α² v_j) − 1.
 """
 
 from dataclasses import dataclass, replace
@@ -12,23 +15,32 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.policies.policy import Memory, Policy, Sessions
+from bcd4rec.policies.policy import Memory, Policy, Sessions, of_pool, some_pool
 from bcd4rec.policies.scorer import Scorer
-from bcd4rec.policies.slates import Exploration, SlateRule, Slates
+from bcd4rec.policies.slates import Exploration, Filling, SlateRule, Slates
 
 MIXTURE = "mixture"  # what bundles call it in place of a kind of scorer
 
 
 def mixed_propensities(old: Doubles, new: Doubles, alpha: float) -> Doubles:
-    """(n, K) conditional propensities where a slate is the new policy's with probability α, else the old one's.
+    """(n, K) conditional propensities where a place is the new policy's with probability α, else the old one's."""
+    return (1 - alpha) * old + alpha * new
 
-    What is above tells whose slate it is, so a place's probability is a ratio of mixed probabilities of prefixes. A
-    slate that neither would have begun has nothing to be conditional on, and gets 0.
-    """
-    prefix = (1 - alpha) * np.cumprod(old, axis=1) + alpha * np.cumprod(new, axis=1)
-    before = np.concatenate([np.ones((len(prefix), 1)), prefix[:, :-1]], axis=1)
-    found: Doubles = np.divide(prefix, before, out=np.zeros_like(prefix), where=before > 0)
-    return found
+
+class MixedFilling(Filling):
+    """Two slates in the making that are one."""
+
+    def __init__(self, new: Filling, old: Filling, share: float):
+        self._new, self._old, self._share = new, old, share
+
+    def draw(self, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+        (by_new, new_values), (by_old, old_values) = self._new.draw(rng), self._old.draw(rng)
+        mine = rng.random(len(by_new)) < self._share
+        return np.where(mine, by_new, by_old), np.where(mine, new_values, old_values)
+
+    def put(self, columns: IntArray) -> None:
+        self._new.put(columns)
+        self._old.put(columns)
 
 
 class LastOf:
@@ -74,17 +86,32 @@ class Mixture(Policy):
         loss: FloatArray | None = None,
     ) -> Slates:
         """As of any policy; `scores` and `loss` are not used, because each policy has its own."""
-        new, old = self.parts
         if rng is None:
+            new, old = self.parts
             one = new if self.share >= 0.5 else old
             return one.slates(_seen_by(one, sessions), k, None, candidates, unavailable, only)
-        mine = rng.random(len(sessions)) < self.share
-        by_new, by_old = (
-            one.slates(_seen_by(one, sessions), k, rng, candidates, unavailable, only) for one in (new, old)
-        )
-        items = np.where(mine[:, None], by_new.items, by_old.items)
-        values = np.where(mine[:, None], by_new.values, by_old.values)
+        candidates = some_pool(candidates)
+        filling = self.filling(sessions, candidates, unavailable, only)
+        columns = np.full((len(sessions), k), PAD, np.int32)
+        values = np.full(columns.shape, -np.inf, np.float32)
+        going = np.ones(len(sessions), np.bool_)
+        for place in range(k):
+            drawn, worth = filling.draw(rng)
+            going &= drawn != PAD  # a slate ends where whose turn it is has nothing left
+            columns[going, place], values[going, place] = drawn[going], worth[going]
+            filling.put(columns[:, place])
+        items = columns if candidates is None else of_pool(candidates, columns)
         return Slates(items, self.propensities(sessions, items, candidates, unavailable), values)
+
+    def filling(
+        self,
+        sessions: Sessions,
+        candidates: IntArray | None = None,
+        unavailable: IntArray | None = None,
+        only: NDArray[np.intp] | None = None,
+    ) -> Filling:
+        new, old = (one.filling(_seen_by(one, sessions), candidates, unavailable, only) for one in self.parts)
+        return MixedFilling(new, old, self.share)
 
     def propensities(
         self,
@@ -102,7 +129,7 @@ class Mixture(Policy):
 
 
 def mix(new: Policy, old: Policy, share: float) -> Mixture:
-    """The policy that shows `new` with probability `share` at each slate, else `old`."""
+    """The policy whose places are those of `new` with probability `share`, else of `old`."""
     if not 0.0 <= share <= 1.0:
         raise InputError(f"The share of the new policy is {share}, expected 0 to 1.")
     if not new.vocabulary.ids.equals(old.vocabulary.ids):

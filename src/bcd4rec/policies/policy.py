@@ -21,6 +21,7 @@ from bcd4rec.policies.ranking import exclude
 from bcd4rec.policies.scorer import Drawing, Explaining, Scorer
 from bcd4rec.policies.slates import (
     Exploration,
+    Filling,
     SlateRule,
     Slates,
     Spread,
@@ -177,10 +178,10 @@ class Policy:
             left_out = _distinct(self._left_out(sessions, unavailable))
             items, propensities = self.scorer.draw(sessions.states, left_out, k, rng)
             return Slates(items, propensities, np.full(items.shape, np.nan, np.float32))
-        candidates = _some(candidates)
+        candidates = some_pool(candidates)
         scores = self.available_scores(sessions, candidates, unavailable, only, scores)
         made = make_slates(scores, k, exploration, rng, self._penalty(scores, candidates, loss))
-        return made if candidates is None else made._replace(items=_of_pool(candidates, made.items))
+        return made if candidates is None else made._replace(items=of_pool(candidates, made.items))
 
     def propensities(
         self,
@@ -194,13 +195,26 @@ class Policy:
 
         `scores` (B, A or C) spare the work where they are known already.
         """
-        candidates = _some(candidates)
+        candidates = some_pool(candidates)
         scores = self.available_scores(sessions, candidates, unavailable, scores=scores)
         if candidates is None:
             return slate_propensities(scores, items, self.rule.exploration, self._penalty(scores, None))
         columns, found = _columns(candidates, items)
         chances = slate_propensities(scores, columns, self.rule.exploration, self._penalty(scores, candidates))
         return np.where(found, chances, np.float32(0))
+
+    def filling(
+        self,
+        sessions: Sessions,
+        candidates: IntArray | None = None,
+        unavailable: IntArray | None = None,
+        only: NDArray[np.intp] | None = None,
+    ) -> Filling:
+        """Slates to be filled together with another policy; columns are items, or those of `candidates`."""
+        if self.rule.exploration.kind == "own":
+            raise InputError(f"{self.name} draws whole slates itself, so its places cannot be mixed with another's.")
+        scores = self.available_scores(sessions, candidates, unavailable, only)
+        return Filling(scores, self.rule.exploration, self._penalty(scores, candidates))
 
     def available_scores(
         self,
@@ -359,12 +373,12 @@ def _distinct(items: IntArray) -> IntArray:
     return np.sort(ordered, axis=1)[:, ordered.shape[1] - most :]
 
 
-def _some(pool: IntArray | None) -> IntArray | None:
+def some_pool(pool: IntArray | None) -> IntArray | None:
     """A pool of at least one column, so that nobody has to think of none."""
     return pool if pool is None or pool.shape[1] else np.full((len(pool), 1), PAD, np.int32)
 
 
-def _of_pool(pool: IntArray, columns: IntArray) -> IntArray:
+def of_pool(pool: IntArray, columns: IntArray) -> IntArray:
     """(B, K) the items of `pool` (B, C) in these columns."""
     return np.where(columns == PAD, np.int32(PAD), np.take_along_axis(pool, np.maximum(columns, 0), axis=1))
 

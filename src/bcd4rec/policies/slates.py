@@ -161,6 +161,26 @@ def slate_propensities(
     return result
 
 
+class Filling:
+    """Slates in the making: what the rule would put in the next place, given all that stands above."""
+
+    def __init__(self, scores: FloatArray, exploration: Exploration, penalty: Spread | None = None):
+        """`scores` (B, A), −inf for what is not available, are used up."""
+        self._scores, self._exploration, self._penalty = scores, exploration, penalty
+
+    def draw(self, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
+        """(B,) the columns for the next place, `PAD` where nothing is left, and their scores."""
+        made = make_slates(self._scores, 1, self._exploration, rng, self._penalty)
+        return made.items[:, 0], made.values[:, 0]
+
+    def put(self, columns: IntArray) -> None:
+        """What the next place holds (B,), whoever chose it; nothing for `PAD`."""
+        rows = np.flatnonzero(columns != PAD)
+        self._scores[rows, columns[rows]] = -np.inf
+        if self._penalty is not None:
+            self._penalty(self._scores, rows, columns[rows])
+
+
 def _epsilon(exploration: Exploration, penalty: Spread | None) -> float:
     if exploration.kind == "own":
         raise InputError("Only a policy that draws its slates itself has exploration of its own.")

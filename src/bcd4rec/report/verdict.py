@@ -14,6 +14,7 @@ PLOT = (
     "Per decision is of whole sessions, the others are of one step; direct is a model alone."
 )
 WORDS = {"ship": "Ship", "reject": "Reject", "cannot tell": "Cannot tell"}
+PROPENSITIES = {"logged": "of the log", "logger": "of the logger's rule", "estimated": "estimated from the log"}
 COLUMNS = ("Target", "Estimate", "Outcome", "New policy", "Logger", "Difference")
 WEIGHTS = ("Mean weight", "Effective sessions", "Effective steps")
 
@@ -53,12 +54,16 @@ def indicative(verdict: Verdict) -> Table:
         for row in verdict.rows
         if row.indicative
     ]
+    for one in verdict.indicative:
+        told: list[Cell | str] = ["session", one.method, one.outcome, _measured(one.value), _number(one.logger)]
+        why = f"a model alone, which no weights correct; intervals over {one.refits} refits"
+        rows.append([*told, _measured(one.difference, signed=True), why])
     return Table([*COLUMNS, "Why it does not decide"], rows, caption="Indicative: nothing is decided by these lines.")
 
 
 def facts(verdict: Verdict) -> list[tuple[str, str]]:
     """Names and values beside the tables."""
-    found = [("sessions", f"{verdict.sessions:,}")]
+    found = [("sessions", f"{verdict.sessions:,}"), ("propensities", PROPENSITIES[verdict.propensities])]
     if verdict.coverage is not None:
         coverage = verdict.coverage
         found.append(("known from exploration only", _percent(coverage.exploration_only)))
@@ -68,7 +73,7 @@ def facts(verdict: Verdict) -> list[tuple[str, str]]:
     found.append(("canary", canary))
     step = verdict.smaller_step
     if step is not None:
-        told = f"{100 * step.share:.0f} % of the slates from the new policy: {step.word}"
+        told = f"{100 * step.share:.0f} % of the places from the new policy: {step.word}"
         found.append(("largest step", told))
     elif verdict.coverage is not None:
         found.append(("largest step", "no share of 1 % or more can be judged"))

@@ -54,7 +54,7 @@ class Settings:
     logs: int = 20
     sessions: int = 2000
     truth: int = 20_000  # sessions of each policy that the truth is taken from
-    ranking: str = "markov"  # the baseline whose ranking the loggers show
+    ranking: str = "stan"  # the baseline whose ranking the loggers show
     learn: int = 2000  # random sessions that it learns from
     with_model: bool = True  # vetoes take part where a case is about them
     seed: int = 0
@@ -73,6 +73,7 @@ class Said(NamedTuple):
     word: str
     accepting: str
     answers: dict[Target, tuple[float, float, float, float]]  # of sound weights alone
+    step: float | None  # the share of the new policy that is approved as a smaller step
 
     @classmethod
     def of(cls, verdict: Verdict, accepting: Verdict, outcome: str) -> "Said":
@@ -82,7 +83,9 @@ class Said(NamedTuple):
             for target, row in rows.items()
             if row.problem is None
         }
-        return cls(verdict.word, accepting.word, answers)
+        smaller = verdict.smaller_step
+        step = smaller.share if smaller is not None and smaller.word == "ship" else None
+        return cls(verdict.word, accepting.word, answers, step)
 
 
 @dataclass
@@ -98,17 +101,25 @@ class Tally:
     answered: Counter[str] = field(default_factory=Counter)  # logs with sound weights, by target
     covered: Counter[str] = field(default_factory=Counter)  # of them, with the truth inside of the interval
     total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TARGETS, 0.0))  # of their estimates
+    steps: list[float] = field(default_factory=list)  # shares of the new policy that were approved as a step
 
     def add(self, said: "Said") -> None:
         self.logs += 1
         self.words[said.word] += 1
         self.accepting[said.accepting] += 1
+        if said.step is not None:
+            self.steps.append(said.step)
         for target, (value, low, high, error) in said.answers.items():
             # The truth is itself measured, and its own error belongs to the difference.
             slack = Z * float(np.hypot(error, self.truth[target].error)) - Z * error
             self.answered[target] += 1
             self.covered[target] += int(low - slack <= self.truth[target].value <= high + slack)
             self.total[target] += value
+
+    @property
+    def median_step(self) -> float | None:
+        """Of the approved steps; None where there are none."""
+        return float(np.median(self.steps)) if self.steps else None
 
     def to_json(self) -> dict[str, Any]:
         targets = {
@@ -128,6 +139,8 @@ class Tally:
             "ship": share(self.words["ship"], self.logs)._asdict(),
             "ship_one_step": share(self.accepting["ship"], self.logs)._asdict(),
             "reject": share(self.words["reject"], self.logs)._asdict(),
+            "ship_step": share(len(self.steps), self.logs)._asdict(),
+            "median_step": self.median_step,
             "targets": targets,
         }
 

@@ -9,6 +9,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles, Index, outcomes_of
 from bcd4rec.evaluation.off_policy.diagnostics import LoggedSupport, PropensityCheck
+from bcd4rec.evaluation.off_policy.fitted_q import FittedQ
 from bcd4rec.evaluation.off_policy.pseudo_inverse import (
     MOST_PLACES,
     Ranked,
@@ -22,6 +23,7 @@ from bcd4rec.evaluation.off_policy.pseudo_inverse import (
 from bcd4rec.evaluation.off_policy.replay import ReplayedSlates, ReplayedStep, Translation, replay
 from bcd4rec.evaluation.off_policy.sums import SessionSums
 from bcd4rec.evaluation.off_policy.verdict import StepSizes
+from bcd4rec.models.evidence import summary
 from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.ranking import top
 
@@ -95,6 +97,7 @@ class Collected:
 
     sums: SessionSums
     steps: StepSizes
+    fitted: FittedQ
     own: SessionSums | None  # the logger against itself
     check: PropensityCheck
     support: LoggedSupport = field(default_factory=LoggedSupport)
@@ -102,6 +105,7 @@ class Collected:
     strange: int = 0  # of them those with items that the log does not have
     slates: int = 0
     impressions: int = 0
+    trusted: bool = True  # the log's propensities count, or their estimates; else the logger's
     differ: int = 0  # of them those whose logged propensity is not the logger's
 
 
@@ -128,7 +132,9 @@ class Collector:
         self._groups = groups if 1 < groups <= MOST_CATEGORIES else 0
         own = SessionSums(names, longest) if logger is not None and trust_log else None
         n_items = max(dataset.n_items, logger.n_items if logger is not None else 0)
-        self.found = Collected(SessionSums(names, longest), StepSizes(names, longest), own, PropensityCheck(n_items))
+        sums, fitted = SessionSums(names, longest), FittedQ(names, longest)
+        self.found = Collected(sums, StepSizes(names, longest), fitted, own, PropensityCheck(n_items))
+        self.found.trusted = trust_log
 
     def add(self, slates: ReplayedSlates) -> None:
         if not len(slates):
@@ -140,6 +146,7 @@ class Collector:
         found.impressions += int((slates.items != PAD).sum())
         found.sums.add(decisions)
         found.steps.add(decisions)
+        found.fitted.add(decisions, summary(self._dataset.states[slates.state]))
         begun = np.zeros(len(slates), np.bool_)
         begun[slates.step == 0] = True
         opened = np.unique(slates.organic[:, 0])

@@ -1,6 +1,6 @@
 """Logged decisions: what was shown with which probability, what the candidate would have done, and what came of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,20 +55,14 @@ class Decisions:
         return slate_weights(self.logged, self.candidate)
 
     def mixed(self, alpha: float) -> "Decisions":
-        """The same of a policy that shows the candidate's slate with probability α at each step, else the logger's."""
+        """The same of a policy whose places are the candidate's with probability α, else the logger's.
+
+        What models say about such slates is not known: it is not linear in places.
+        """
         if not 0.0 <= alpha <= 1.0:
             raise InputError(f"The share of the new policy is {alpha}, expected 0 to 1.")
-
-        def mix(old: Doubles | float | None, new: Doubles | None) -> Doubles | None:
-            return None if old is None or new is None else (1 - alpha) * old + alpha * new
-
-        return replace(
-            self,
-            candidate=mixed_propensities(self.logged, self.candidate, alpha),
-            model_candidate=mix(self.model_logged, self.model_candidate),
-            by_items=mix(1.0, self.by_items),
-            by_categories=mix(1.0, self.by_categories),
-        )
+        mixed = mixed_propensities(self.logged, self.candidate, alpha)
+        return Decisions(self.session, self.logged, mixed, self.outcomes)
 
 
 def slate_weights(logged: Doubles, candidate: Doubles) -> Doubles:

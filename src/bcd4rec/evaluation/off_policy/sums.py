@@ -15,6 +15,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.off_policy.decisions import Decisions, Doubles, Index
 
 MOST_STEPS = 100  # of a session that the session target is about; memory grows with its square
+LARGEST = 1e100  # of a session's weights, which are sound nowhere near it; its square is still a number
 AT_ONCE = 1 << 22  # numbers of session rows that are held at once
 
 
@@ -147,7 +148,7 @@ def session_rows(decisions: Decisions, columns: Doubles, starts: Index, sizes: I
     step = np.arange(layout.steps)
     place = starts[:, None] + np.minimum(step, sizes[:, None] - 1)  # (sessions, T)
     inside = step < sizes[:, None]
-    weight = np.cumprod(np.where(inside, columns[place, layout.WEIGHT], 1.0), axis=1)
+    weight = np.minimum(np.cumprod(np.where(inside, columns[place, layout.WEIGHT], 1.0), axis=1), LARGEST)
     rows[:, layout.session_weight] = weight
     rows[:, layout.KEPT] = inside.sum(axis=1)
     for outcome in range(layout.outcomes):
