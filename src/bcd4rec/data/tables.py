@@ -21,6 +21,7 @@ from bcd4rec.data.files import (
     unreadable_line,
     unreadable_row,
 )
+from bcd4rec.data.nesting import flattened
 from bcd4rec.errors import InputError
 
 IDS = ("session_id", "item_id")
@@ -106,7 +107,7 @@ def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     if tail != PARQUET_MAGIC:
         raise InputError(f"{path} is cut short: a Parquet file ends with {PARQUET_MAGIC!r}; copy it again.")
     try:
-        frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
+        frame = flattened(pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False))
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({reason(error)}); copy or write it again.") from None
@@ -115,7 +116,7 @@ def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
 def _scan_jsonl(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     first_line(path)
     try:
-        frame = pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1)
+        frame = flattened(pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1))
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         place = unreadable_line(path) or f"it cannot be read as JSON lines ({reason(error)})"

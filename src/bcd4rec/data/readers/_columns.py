@@ -8,6 +8,7 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from bcd4rec.data.files import Kind, log_files
+from bcd4rec.data.nesting import with_lists
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
@@ -122,6 +123,8 @@ class ColumnsReader(Reader):
 
     def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> RawTable:
         table = scan(file, self.kind, **self.scanning)
+        frame, lists = with_lists(table.frame, table.columns, self.map.values())
+        table = replace(table, frame=frame, columns=(*table.columns, *lists))
         for name, own in self.map.items():
             if own not in table.columns:
                 found = ", ".join(table.columns) or "none"
