@@ -17,8 +17,11 @@ def too_thin(check: Result, evaluation: Result) -> str | None:
     """Why a table of this log would mean nothing, as a sentence; None where it means something."""
     responses = {name: count for name, count in check["responses"].items() if name != "skip"}
     positives, sessions = sum(responses.values()), check["sessions"]
+    if check["items"] < 2:
+        return "There is nothing to learn from this log: it shows one item, and a policy chooses among several."
     if sessions < FEW_SESSIONS:
-        return f"This log is too thin to learn from: it has {sessions:,} sessions, and a few hundred are the least."
+        told = "one session" if sessions == 1 else f"{sessions:,} sessions"
+        return f"This log is too thin to learn from: it has {told}, and a few hundred are the least."
     if positives < FEW_POSITIVES:
         return (
             f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a "
