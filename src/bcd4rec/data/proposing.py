@@ -113,6 +113,7 @@ class _Proposing:
         if "items" not in self.chosen:
             self._pick("position", is_place, "whole numbers from 0 or 1")
         self._order()
+        self._together()
         self._facts_about_items()
         self._ignore()
         self._mixed_ids()
@@ -363,6 +364,20 @@ class _Proposing:
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
 
+    def _together(self) -> None:
+        """Rows of a session with the same time are a slate where the log has skips or places, and no item twice."""
+        time, session, item = (self.chosen.get(role) for role in ("time", "session", "item"))
+        answers = set(self.options.get("responses", {}).values())
+        if "slate" in self.chosen or time is None or session is None or item is None or time is session:
+            return
+        if not ("position" in self.chosen or "skip" in answers) or _only_days(time):
+            return
+        rows = self._frame(session, time, item)
+        groups = rows.group_by("c0", "c1").agg(pl.len(), pl.col("c2").n_unique().alias("own"))
+        shared = groups.filter(pl.col("len") > 1)
+        if shared["len"].sum() > 0.5 * self.rows and (shared["len"] == shared["own"]).mean() > MOST:  # type: ignore[operator]
+            self._choose("slate", time, "rows of a session with the same time were shown together")
+
     def _unit(self, time: ColumnProfile) -> None:
         if time.time_unit not in ("", "s"):
             self.options["time_unit"] = time.time_unit
@@ -454,6 +469,12 @@ def _speaks(one: ColumnProfile) -> bool:
         return False
     found = [word(value) for value, _ in counted(one.values)]
     return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
+
+
+def _only_days(time: ColumnProfile) -> bool:
+    return time.values.dtype == pl.Date or (
+        time.values.dtype == pl.String and bool((time.values.drop_nulls().str.len_chars() <= 10).all())
+    )
 
 
 def _tells_else(one: ColumnProfile) -> bool:

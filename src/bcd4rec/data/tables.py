@@ -62,7 +62,9 @@ def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
         missing.append("timestamp (or step)")
     if missing:
         found = ", ".join(table.columns) or "none"
-        raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}.")
+        role = missing[0].removesuffix("_id").replace("timestamp (or step)", "time")
+        hint = f"name yours with --map {role}=COLUMN" + (", or say --set every=click" if role == "response" else "")
+        raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}; {hint}.")
     renamed = table.frame.select(pl.col(ROW).alias("row"), *(pl.col(own_names[name]).alias(name) for name in columns))
     picked = replace(table, frame=renamed, columns=columns, own_names={name: own_names[name] for name in columns})
     read_through(table)

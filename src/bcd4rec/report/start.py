@@ -51,7 +51,7 @@ def page_of(story: Story) -> Page:
         *(_results(story) if thin is None else []),
         _verdict(story),
         _cannot_tell(story),
-        _sessions(story, thin is not None),
+        *([_sessions(story, thin is not None)] if story.sessions else []),
         Section("How the policy makes slates", _rule(story.trained), anchor="slates"),
         _read_as(story),
         Section(

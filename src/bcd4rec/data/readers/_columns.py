@@ -24,6 +24,7 @@ SHORT = {
     "user": "user_id",
 }
 SHARED = {"session_id", "request_id", "user_id"}  # which one column may be at once: a slate that is its own session
+MOMENT = {"timestamp", "request_id"}  # rows of a session with the same time were shown together
 DROP = "drop"
 ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
 HISTORY = "#history"
@@ -81,7 +82,7 @@ class ColumnsReader(Reader):
             if name in canonical:
                 raise ValueError(f"map: {name} is mapped twice, to {canonical[name]!r} and {theirs!r}; keep one")
             taken = next((other for other, column in canonical.items() if column == theirs), None)
-            if taken is not None and not {taken, name} <= SHARED:
+            if taken is not None and not ({taken, name} <= SHARED or {taken, name} == MOMENT):
                 raise ValueError(f"map: column {theirs!r} is named twice, for {taken} and {name}; keep one")
             canonical[name] = theirs
         if {"item_id", "items"} <= set(canonical):
@@ -123,6 +124,7 @@ class ColumnsReader(Reader):
 
     def _open(self, file: Path, number: int, seen: set[object], reading: Reading) -> RawTable:
         table = scan(file, self.kind, **self.scanning)
+        whole = not table.text or refuse_cut_short(table)
         frame, lists = with_lists(table.frame, table.columns, self.map.values())
         table = replace(table, frame=frame, columns=(*table.columns, *lists))
         for name, own in self.map.items():
@@ -133,7 +135,7 @@ class ColumnsReader(Reader):
                     f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
                     f"{found}."
                 )
-        if table.text and not refuse_cut_short(table):
+        if not whole:
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
         taken = {*self.map.values(), *self.ignore}  # a column that is mapped is not also taken by its own name
         own_names = {name: name for name in COLUMNS if name in table.columns and name not in taken} | self.map
