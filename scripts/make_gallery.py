@@ -14,7 +14,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import CHROMIUM, browser
 
-SIZES = {"desk": (1280, 1500), "phone": (390, 1500)}  # what a picture shows: the top of the page
+SIZES = {"desk": (1280, 1150), "phone": (390, 1500)}  # what a picture shows: the top of the page
 BEGIN = 1_709_280_000  # 1 March 2024, 8 o'clock
 
 
@@ -79,7 +79,7 @@ def take(page: Path, picture: Path, width: int, height: int) -> None:
         overflow = window.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if overflow > 0:
             raise SystemExit(f"{page} is {overflow} pixels wider than a screen of {width}.")
-        window.screenshot(picture)
+        window.screenshot(picture, whole=False)
 
 
 def main(work: Path, pictures: Path) -> None:
@@ -89,13 +89,11 @@ def main(work: Path, pictures: Path) -> None:
     for name, make in LOGS.items():
         folder = work / name
         folder.mkdir(parents=True, exist_ok=True)
-        log = folder / f"{name}.csv"
-        make(folder).write_csv(log)
-        out = folder / "start"
-        command = [sys.executable, "-m", "bcd4rec.cli", "start", str(log), "--yes", "--out", str(out)]
-        subprocess.run(command, check=True)  # noqa: S603
+        make(folder).write_csv(folder / f"{name}.csv")
+        command = [sys.executable, "-m", "bcd4rec.cli", "start", f"{name}.csv", "--yes"]
+        subprocess.run(command, check=True, cwd=folder)  # noqa: S603
         for size, (width, height) in SIZES.items():
-            take(out / "start.html", pictures / f"{name}-{size}.png", width, height)
+            take(folder / f"start-{name}" / "start.html", pictures / f"{name}-{size}.png", width, height)
 
 
 if __name__ == "__main__":

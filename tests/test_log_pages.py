@@ -50,4 +50,6 @@ def test_a_page_is_true(name: str, tmp_path: Path) -> None:
         for args in commands:
             done = run(*args, cwd=tmp_path)
             assert done.returncode == 0, (args, done.stderr)
+            if args[0] == "train":
+                assert ("teaches which item comes next" in done.stdout) == (name == "clicks")
     assert (tmp_path / f"start-{name}" / "start.html").is_file()

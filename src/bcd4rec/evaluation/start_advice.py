@@ -69,10 +69,10 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
     behind = logged is not None and logged["verdict"] == "worse"
     hope = "It cannot be told whether there is" if behind else "There seems to be"
     words = {
-        "better": f"{hope} a better policy in this log: on {cases} {method} ranks what people liked above what "
-        f"they skipped more often than smoothed rates of the items do ({numbers}).",
-        "no better": f"No better policy was found in this log: on {cases} {method} cannot be told from smoothed rates "
-        f"of the items ({numbers}).",
+        "better": f"{hope} a better policy in this log: on {cases} the learned one ({method}) ranks what people liked "
+        f"above what they skipped more often than smoothed rates of the items do ({numbers}).",
+        "no better": f"No better policy was found in this log: on {cases} the learned one ({method}) cannot be told "
+        f"from smoothed rates of the items ({numbers}).",
         "worse": f"Do not use the learned policy: on {cases} it is worse than smoothed rates of the items ({numbers}).",
     }
     return words[str(pair["verdict"])] + _others(evaluation, measure)
@@ -89,6 +89,12 @@ def _others(evaluation: Result, measure: str) -> str:
             " But the order in which the log showed items does better "
             f"({_value(evaluation, LOGGED, measure):.3f}); as people choose what stands on top, this favours it, and "
             "only a test on people tells which is better."
+        )
+    logged = comparison(evaluation, LOGGED)
+    if logged is not None and logged["verdict"] == "no better":
+        better += (
+            f" The order in which the log showed items does as well ({_value(evaluation, LOGGED, measure):.3f}), "
+            "helped by what stands on top being seen first."
         )
     return better
 
