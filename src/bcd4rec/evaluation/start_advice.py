@@ -9,6 +9,7 @@ FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider t
 FEW_JUDGING = 15  # held-out sessions that have such cases
 REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
+OLD = "`OLD` is the policy that you serve now; beside a system of another kind, `--control external` takes its place."
 
 Result = dict[str, Any]
 
@@ -63,7 +64,8 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
     if evaluation["unit"] == "next item":
         return (
             "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
-            f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
+            f"only who guesses the next item more often: of {evaluation['cases']:,} held-out items, {100 * own:.1f} % are "
+            f"among the first 20 guesses of {method}, and {100 * other:.1f} % among the items with the best rates."
         )
     logged = comparison(evaluation, LOGGED)
     behind = logged is not None and logged["verdict"] == "worse"
@@ -117,7 +119,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
             words.append("Log from now on with which probability each item was shown; a column is enough.")
         return words, [f"bcd4rec start {log}"]
     if verdict.get("verdict") == "ship":
-        return ["Serve it to a small share of the sessions first, beside what you have."], [
+        return ["Serve it to a small share of the sessions first, beside what you have.", OLD], [
             f"bcd4rec serve OLD --canary {policy} --share 0.05",
         ]
     if evaluation["unit"] == "next item":
@@ -137,7 +139,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         words = [
             "Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."
         ]
-        return words, [
+        return [*words, OLD], [
             f"bcd4rec serve OLD --canary {policy} --share 0.05",
             f"bcd4rec judge {policy} --log explored.parquet",
         ]

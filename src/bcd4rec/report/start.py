@@ -80,12 +80,17 @@ def _facts(check: Result) -> list[tuple[str, str]]:
     return [
         ("sessions", f"{check['sessions']:,}"),
         ("items", f"{check['items']:,}"),
-        ("impressions", f"{check['impressions']:,} in {check['requests']:,} slates"),
+        ("impressions", _shown_how(check)),
         ("liked", f"{liked:,} ({100 * liked / max(check['impressions'], 1):.1f} %)"),
         *([("organic events", f"{check['organic']:,}")] if check["organic"] else []),
         *([("days", f"{days['days']:,} ({days['first'][:10]} to {days['last'][:10]})")] if days else []),
         ("propensities", f"for {check['propensities']:.0f} % of impressions" if check["propensities"] else "none"),
     ]
+
+
+def _shown_how(check: Result) -> str:
+    alone = check["requests"] == check["impressions"]
+    return f"{check['impressions']:,}" + (", one at a time" if alone else f" in {check['requests']:,} slates")
 
 
 def _interval(one: Result, measure: str) -> Interval | None:
