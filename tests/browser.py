@@ -90,8 +90,9 @@ class Browser:
         self._call("Input.dispatchKeyEvent", {"type": "keyDown", **pressed} | ({"text": text} if text else {}))
         self._call("Input.dispatchKeyEvent", {"type": "keyUp", **pressed})
 
-    def screenshot(self, path: Path) -> None:
-        data = self._call("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})["data"]
+    def screenshot(self, path: Path, whole: bool = True) -> None:
+        """Of the whole page, or of what the window shows."""
+        data = self._call("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole})["data"]
         path.write_bytes(base64.b64decode(data))
 
 

@@ -21,7 +21,7 @@ import pytest
 import typer
 
 import bcd4rec
-from bcd4rec import cli, commands
+from bcd4rec import cli, commands, console
 
 COMMANDS = [module.name for module in pkgutil.iter_modules(commands.__path__) if not module.name.startswith("_")]
 SOURCE = str(Path(bcd4rec.__file__).parents[1])
@@ -61,6 +61,7 @@ def run_here(*args: object, cwd: Path | None = None) -> Run:
         mock.patch.object(sys, "argv", given),
         mock.patch.object(signal, "signal"),  # pytest keeps its own handlers
         mock.patch.dict(os.environ, {"COLUMNS": "200"}),
+        mock.patch.object(console, "QUIET_SECONDS", 600.0),  # a busy machine changes nothing
         pytest.raises(SystemExit) as stopped,
     ):
         cli.main()

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -23,16 +25,18 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.data.states import PAD
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.metrics import per_session
-from bcd4rec.evaluation.summary import summarise
+from bcd4rec.evaluation.statistics import Interval
+from bcd4rec.evaluation.summary import Evaluation, summarise
 from bcd4rec.models.learned_user import LearnedUser, SessionShapes
 from bcd4rec.policies import bundle
 from bcd4rec.sim.environment import EnvironmentOptions
 from bcd4rec.sim.learned import Learned, LearnedConfig, learned
 from bcd4rec.sim.rollout import rollout, with_ids, with_openings
-from bcd4rec.workflows.comparison import compare, contestant
+from bcd4rec.workflows.comparison import compare, contestant, refuse_outside
 from bcd4rec.workflows.fitting import fit
 from bcd4rec.workflows.results import read_results, session_table
-from bcd4rec.workflows.users import HELD_OUT, FittedUser, _shapes, fit_user
+from bcd4rec.workflows.users import HELD_OUT, FittedUser, _shapes, fit_user, refuse_without_skill, without_skill
+from test_cli import fails, result
 
 ITEMS, KINDS, SESSIONS = 30, 5, 420
 SETTINGS = {"width": 8, "epochs": 4, "batch_size": 32, "learning_rate": 0.01, "vector_rate": 0.003}
@@ -418,3 +422,35 @@ def test_the_commands(folder: Path, tmp_path: Path) -> None:
     refused = run("train", "user", folder / "dataset", "--out", tmp_path / "other", "--resume")
     assert refused.returncode == 2
     assert not (tmp_path / "other").exists()
+
+
+# Who may judge.
+
+
+def test_a_user_without_skill_is_no_judge(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path / "user")
+    metrics = json.loads((saved / "metrics.json").read_text())
+    assert without_skill(metrics["calibration"]) is None
+    refuse_without_skill(saved)
+    for one in metrics["calibration"].values():
+        one["overall"] |= {"skill": 0.4, "skill_low": -0.3, "skill_high": 1.1}
+    (tmp_path / "user" / "metrics.json").write_text(json.dumps(metrics))
+    given = ["evaluate", "random", "oracle", "--env", "learned", "--model", tmp_path / "user", "--users", 20]
+    told = fails(*given)
+    assert "no better than the base rates" in told
+    assert "0.4 [-0.3, 1.1] %" in told
+    assert "--doubtful" in told
+    assert result(*given, "--doubtful")["policies"]
+    (tmp_path / "user" / "metrics.json").write_text("{}")
+    assert "does not say how well" in fails(*given)
+
+
+def test_a_policy_outside_the_support_is_not_judged() -> None:
+    def played(policy: str, outside: float | None) -> Evaluation:
+        found = mock.Mock(spec=Evaluation)
+        found.policy, found.outside = policy, None if outside is None else Interval(outside, outside - 1, outside + 1)
+        return found
+
+    refuse_outside([played("random", 90.0), played("oracle", 80.0), played("stan", 49.0), played("ctr", None)])
+    with pytest.raises(InputError, match="72 % of what stan recommends"):
+        refuse_outside([played("random", 90.0), played("stan", 72.0)])

@@ -18,6 +18,7 @@ import bcd4rec
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
+from bcd4rec.data.repeats import MetAgain
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log
 from bcd4rec.data.splits import SplitConfig
@@ -35,6 +36,7 @@ from bcd4rec.evaluation.logged_slates import (
     row_scores,
     values_of,
 )
+from bcd4rec.evaluation.placing import rivals_of
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.workflows import judging
 
@@ -397,7 +399,22 @@ def test_the_logged_order(data):
 # Logs without slates.
 
 
-def test_one_item_a_step_compares_the_impressions_of_a_session(data, tmp_path):
+def place_by_hand(data: Dataset, policy: "Table", state: int, item: int, gone: set[int], weights: list[float]) -> float:
+    """The share of what else might have been shown that scores lower than an item; ties are half."""
+    length = int((data.states.positives[state] != PAD).sum())
+    below = total = 0.0
+    for other, weight in enumerate(weights):
+        if weight and other not in gone:
+            total += weight
+            own, theirs = policy.table[length, item], policy.table[length, other]
+            below += weight if theirs < own else weight / 2 if theirs == own else 0.0
+    return below / total
+
+
+@pytest.mark.parametrize("kept_out", ["nothing", "liked", "shown"])
+def test_one_item_a_step_is_judged_by_its_place_at_that_moment(tmp_path, monkeypatch, kept_out):
+    monkeypatch.setattr(MetAgain, "unavailable", lambda _: (kept_out, ""))
+    monkeypatch.setattr(logged_slates, "CELLS", 300)  # so that there are many chunks
     rows = rows_of_slates(np.random.default_rng(7), 40).with_columns(
         step=pl.int_range(pl.len()).over("session_id"), position=pl.lit(0)
     )
@@ -408,17 +425,53 @@ def test_one_item_a_step_compares_the_impressions_of_a_session(data, tmp_path):
     assert cases.unit == "session"
     assert set(found) == {"auc", "buy_auc", "reward_auc", "tied"}
     assert set(cases.parts) == {"known", "new"}
-    splits = feed.sessions["split"].to_list()
+    splits, weights = feed.sessions["split"].to_list(), feed.items["impressions"].to_list()
     by_session: dict[int, list] = {}
     for session, state, item, response in feed.frame.select("session", "state", "action", "response").iter_rows():
-        length = int((feed.states.positives[state] != PAD).sum())
         if splits[session] == "test":
-            by_session.setdefault(session, []).append((float(policy.table[min(length, 10), item]), response))
+            held = {"nothing": [], "liked": ["positives"], "shown": ["positives", "skips"]}[kept_out]
+            gone = {int(one) for name in held for one in getattr(feed.states, name)[state] if one != PAD}
+            place = place_by_hand(feed, policy, state, item, gone, weights)
+            by_session.setdefault(session, []).append((place, response))
     mixed = {name: one for name, one in by_session.items() if len({response > 0 for _, response in one}) == 2}
     assert cases.session.tolist() == list(mixed)
     expected = [auc_by_hand([s for s, _ in one], [float(r > 0) for _, r in one]) for one in mixed.values()]
     assert found["auc"].tolist() == pytest.approx(expected)
     assert logged_order(cases) is None
+
+
+def test_what_a_moment_is_worth_does_not_count(tmp_path):
+    """A policy that adds something to all scores of a state ranks as before, and is judged as before."""
+
+    class Moody(Table):
+        def scores(self, states, candidates=None):
+            return super().scores(states, candidates) + 3 * states.lengths[:, None].astype(np.float32)
+
+    rows = rows_of_slates(np.random.default_rng(9), 50).with_columns(
+        step=pl.int_range(pl.len()).over("session_id"), position=pl.lit(0)
+    )
+    feed = prepared(rows, tmp_path)
+    cases = logged_cases(feed, "test")
+    plain, moody = (values_of(Ranker("x", kind(feed.n_items)), cases)["auc"] for kind in (Table, Moody))
+    assert plain.tolist() == moody.tolist()
+    assert values_of(Ranker("random", Uniform(feed.n_items)), cases)["auc"].tolist() == [0.5] * len(cases)
+
+
+def test_rivals_are_drawn_by_how_often_they_are_shown(tmp_path):
+    rows = rows_of_slates(np.random.default_rng(10), 300).with_columns(
+        step=pl.int_range(pl.len()).over("session_id"), position=pl.lit(0)
+    )
+    feed = prepared(rows, tmp_path)
+    shown = feed.items["impressions"].to_numpy()
+    every, some = rivals_of(feed, 0), rivals_of(feed, 0, 30)
+    assert every.items.tolist() == np.flatnonzero(shown).tolist()
+    assert every.weights.tolist() == shown[shown > 0].tolist()
+    assert some.weights.sum() == 30
+    assert len(some.items) < 30  # those shown often are drawn several times
+    assert np.array_equal(some.items, rivals_of(feed, 0, 30).items)
+    assert not np.array_equal(some.items, rivals_of(feed, 1, 30).items)
+    common = set(np.argsort(-shown)[:20].tolist())
+    assert some.weights[np.isin(some.items, list(common))].sum() > 15
 
 
 def test_clicks_alone_ask_for_the_next_item(tmp_path):

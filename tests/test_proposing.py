@@ -1,7 +1,11 @@
 """What is proposed for logs of many kinds: the right columns, the same data sets as by hand, or one sentence."""
 
+import gzip
+import itertools
 import json
 import tomllib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +69,7 @@ NAMED = [
 @pytest.mark.parametrize("names", NAMED, ids=[one["session"] for one in NAMED])
 def test_names_are_known(names: dict[str, str]) -> None:
     found = proposed(rows_of(names))
-    assert found.map == names
+    assert found.map == {"slate": names["time"]} | names  # rows of one moment are one slate
     assert {choice.role for choice in found.choices} >= set(names)
     assert all(choice.reason for choice in found.choices)
 
@@ -215,3 +219,173 @@ def test_toml_survives_any_value(rules: dict[str, str]) -> None:
 @given(st.text(max_size=20))
 def test_any_name_has_a_score(name: str) -> None:
     assert all(0 <= name_score(role, name) <= 100 for role in ("session", "item", "time"))
+
+
+# Logs as people have them: each is proposed, and read as it was meant.
+
+
+def slates(sessions: int = 40) -> Iterator[tuple[int, datetime, int, int, int]]:
+    """session, time, place, item, answer: one in seven of the items was clicked, some of these bought."""
+    for session in range(sessions):
+        for slate in range(1 + session % 3):
+            when = datetime(2025, 5, 1, 8) + timedelta(minutes=17 * session + 2 * slate)
+            for place in range(4):
+                number = 4 * (3 * session + slate) + place
+                yield (
+                    session,
+                    when,
+                    place,
+                    (3 * session + 5 * slate + place) % ITEMS,
+                    int(number % 7 == 0) + (number % 28 == 0),
+                )
+
+
+def german(path: Path) -> None:
+    words = ("angezeigt", "Klick", "Kauf")
+    rows = [
+        f"S{session};{when:%d.%m.%Y %H:%M:%S};{session}-{when:%M};{place + 1};A{item:03};G{item % 5};{words[answer]}"
+        for session, when, place, item, answer in slates()
+    ]
+    head = "Sitzung;Zeitstempel;Anfrage;Platz;Artikelnummer;Warengruppe;Ereignis"
+    path.write_bytes("\n".join([head, *rows, ""]).encode("utf-8-sig"))
+
+
+def japanese(path: Path) -> None:
+    words = ("表示", "クリック", "購入")
+    rows = [
+        f"s{one},{when.isoformat()},{place},商品{item},{words[answer]}" for one, when, place, item, answer in slates()
+    ]
+    path.write_text("\n".join(["セッション,日時,位置,商品,反応", *rows, ""]), encoding="utf-8")
+
+
+def french(path: Path) -> None:
+    words = ("vu", "clic", "achat")
+    rows = [f"s{one},{when.isoformat()},{place},P{item},{words[answer]}" for one, when, place, item, answer in slates()]
+    path.write_text("\n".join(["visite,horodatage,rang,produit,action", *rows, ""]), encoding="utf-8")
+
+
+def flags(path: Path) -> None:
+    rows = [
+        f"s{one},{when.replace(tzinfo=UTC).timestamp() * 1000:.0f},{item},{place},{answer > 0}"
+        for one, when, place, item, answer in slates()
+    ]
+    path.write_text("\n".join(["sessionId,time_ms,productId,slot,clicked", *rows, ""]))
+
+
+def by_slate() -> Iterator[tuple[int, datetime, list[tuple[int, int]]]]:
+    for (session, when), rows in itertools.groupby(slates(), key=lambda row: row[:2]):
+        yield session, when, [(item, answer) for *_, item, answer in rows]
+
+
+def wide(path: Path) -> None:
+    rows = [
+        ",".join(
+            [f"s{session}", f"{when:%s}", *(f"i{item}" for item, _ in shown), *(str(int(a > 0)) for _, a in shown)]
+        )
+        for session, when, shown in by_slate()
+    ]
+    head = "session,ts,item_1,item_2,item_3,item_4,click_1,click_2,click_3,click_4"
+    path.write_text("\n".join([head, *rows, ""]))
+
+
+def nested(path: Path) -> None:
+    rows = [
+        {
+            "visit": {"id": session, "device": "phone"},
+            "at": when.isoformat(),
+            "shown": [{"clicked": answer > 0, "item": {"sku": f"i{item}"}} for item, answer in shown],
+        }
+        for session, when, shown in by_slate()
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def cells(path: Path) -> None:
+    def quoted(items: list[str]) -> str:
+        return '"' + json.dumps(items).replace('"', '""') + '"'
+
+    rows = [
+        f"v{session},{when.isoformat()}Z,{quoted([f'p{one}' for one, _ in shown])},"
+        f"{quoted([f'p{one}' for one, answer in shown if answer])}"
+        for session, when, shown in by_slate()
+    ]
+    path.write_text("\n".join(["visit,ts,shown,clicked", *rows, ""]))
+
+
+def ratings(path: Path) -> None:
+    rows = [
+        f"{session},{item},{(2.5, 4.0, 5.0)[answer]},{1_700_000_000 + 100 * number}"
+        for number, (session, _, _, item, answer) in enumerate(slates())
+    ]
+    path.write_text("\n".join(["userId,movieId,rating,timestamp", *rows, ""]))
+
+
+def days(path: Path) -> None:
+    path.mkdir()
+    words = ("impression", "click", "buy")
+    for day in range(3):
+        rows = [
+            f"{session}-{day},{(when + timedelta(days=day)).isoformat()},{item},{words[answer]}"
+            for session, when, _, item, answer in slates()
+        ]
+        text = "\n".join(["session_id,ts,item,event", *rows, ""])
+        (path / f"2025-05-0{day + 1}.csv.gz").write_bytes(gzip.compress(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "mapped", "days_of"),
+    [
+        (
+            german,
+            "log.csv",
+            {"session": "Sitzung", "item": "Artikelnummer", "slate": "Anfrage", "position": "Platz"},
+            1,
+        ),
+        (japanese, "log.csv", {"session": "セッション", "item": "商品", "response": "反応", "slate": "日時"}, 1),
+        (french, "log.csv", {"session": "visite", "item": "produit", "response": "action", "position": "rang"}, 1),
+        (flags, "log.csv", {"time": "time_ms", "slate": "time_ms", "item": "productId", "response": "clicked"}, 1),
+        (wide, "log.csv", {"session": "session", "items": "item_*", "response": "click_*"}, 1),
+        (nested, "log.jsonl", {"session": "visit.id", "items": "shown.item.sku", "response": "shown.clicked"}, 1),
+        (cells, "log.csv", {"session": "visit", "items": "shown", "clicked": "clicked"}, 1),
+        (ratings, "log.csv", {"session": "userId", "item": "movieId", "response": "rating"}, 0),
+        (days, "log", {"session": "session_id", "item": "item", "slate": "ts"}, 3),
+    ],
+)
+def test_logs_as_people_have_them(
+    tmp_path: Path, write: Callable[[Path], None], name: str, mapped: dict[str, str], days_of: int
+) -> None:
+    log = tmp_path / name
+    write(log)
+    found = propose(sample_of(log))
+    assert {role: found.map[role] for role in mapped} == mapped
+    (tmp_path / "mapping.toml").write_text(found.to_toml("how it was proposed"), encoding="utf-8")
+    told = result("check", log, "--map", tmp_path / "mapping.toml")
+    answers = [answer for *_, answer in slates()]
+    assert told["impressions"] == max(days_of, 1) * len(answers)
+    assert told["responses"]["skip"] == max(days_of, 1) * answers.count(0)
+    assert told["requests"] == (len(answers) if not days_of else days_of * len(answers) // 4)
+    assert told["items"] == ITEMS
+
+
+def test_events_of_a_shop_are_looks_carts_and_purchases() -> None:
+    rows = [
+        (1_700_000_000_000 + 60_000 * n, n // 9, ("view", "view", "addtocart", "transaction")[n % 4], n % 11)
+        for n in range(400)
+    ]
+    found = proposed(pl.DataFrame(rows, schema=["timestamp", "visitorid", "event", "itemid"], orient="row"))
+    assert found.map == {"session": "visitorid", "time": "timestamp", "item": "itemid", "response": "event"}
+    assert found.options["responses"] == {"view": "click", "addtocart": "click", "transaction": "buy"}
+
+
+def test_how_long_people_stayed_is_told_as_a_chance() -> None:
+    frame = rows_of({"user": "viewer", "item": "video", "time": "ms"}).with_columns(
+        watch_seconds=pl.int_range(pl.len())
+    )
+    assert any("watch_seconds may tell" in doubt for doubt in proposed(frame).doubts)
+
+
+@pytest.mark.parametrize("only", ["session", "item", "response"])
+def test_a_log_of_one_session_one_item_or_no_click_is_proposed_all_the_same(only: str) -> None:
+    names = {"session": "session", "item": "item", "response": "event", "time": "ts", "position": "slot"}
+    frame = rows_of(names).with_columns(pl.lit("view" if only == "response" else "x").alias(names[only]))
+    assert proposed(frame).map[only] == names[only]

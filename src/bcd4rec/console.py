@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from bcd4rec.errors import printable
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # paths and ids may hold [ ] and :
 QUIET_SECONDS = 2.0  # work shorter than this shows no progress
+LINE_SECONDS = 10.0  # between lines of progress of one stage where there is no terminal
 
 
 def err() -> Console:
@@ -43,7 +45,38 @@ def _finite(value: Any) -> Any:
 
 
 def show(result: RenderableType) -> None:
-    Console(**PLAIN).print(result)
+    console = Console(**PLAIN)
+    for part in _fitting(result, console) if isinstance(result, Table) else [result]:
+        console.print(part)
+
+
+def _fitting(table: Table, console: Console) -> Iterator[Table]:
+    """A table that is wider than the page as several below each other, each with the first column: names stay whole."""
+    whole = range(len(table.columns))
+    if len(whole) < 3 or _fits(table, console):
+        yield table
+        return
+    part = [0]
+    for column in whole[1:]:
+        if len(part) > 1 and not _fits(_with_columns(table, [*part, column], False), console):
+            yield _with_columns(table, part, part[1] == 1)
+            part = [0]
+        part.append(column)
+    yield _with_columns(table, part, part[1] == 1)
+
+
+def _fits(table: Table, console: Console) -> bool:
+    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width
+
+
+def _with_columns(table: Table, columns: list[int], titled: bool) -> Table:
+    chosen = [table.columns[column] for column in columns]
+    made = Table(title=table.title if titled else None, title_justify=table.title_justify)
+    for place, one in enumerate(chosen):
+        made.add_column(one.header, style=one.style, justify=one.justify, no_wrap=place == 0 or one.no_wrap)
+    for row in zip(*(list(one.cells) for one in chosen), strict=True):
+        made.add_row(*row)
+    return made
 
 
 def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:
@@ -58,16 +91,30 @@ def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Tick]:
-    """A callback `tick(stage, share)` that draws a bar on a terminal once the work takes longer than two seconds."""
+    """A callback `tick(stage, share)` that shows what is done, once the work takes longer than two seconds.
+
+    On a terminal by a bar; elsewhere by a line for each stage, and one now and then.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=err(), transient=True)
     began = time.monotonic()
     tasks: dict[str, Any] = {}
     started = False
+    told, line = "", began
+
+    def tell(stage: str, share: float) -> None:
+        nonlocal told, line
+        now = time.monotonic()
+        if now - began > QUIET_SECONDS and now - line > (QUIET_SECONDS if stage != told else LINE_SECONDS):
+            told, line = stage, now
+            bar.console.print(f"{stage}: {100 * share:.0f} %" if share > 0 else stage)
 
     def tick(stage: str, share: float) -> None:
         nonlocal started
-        if not started and time.monotonic() - began > QUIET_SECONDS and bar.console.is_terminal:
+        if not bar.console.is_terminal:
+            tell(stage, share)
+            return
+        if not started and time.monotonic() - began > QUIET_SECONDS:
             bar.start()
             started = True
         if stage not in tasks:

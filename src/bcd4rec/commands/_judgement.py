@@ -15,7 +15,7 @@ from bcd4rec.workflows.results import session_table
 
 UNITS = {
     "slate": "slates with something liked and something not",
-    "session": "sessions, impression against impression (no slates of several items)",
+    "session": "sessions of single items, each by its place among others of the log at that moment",
     "next item": "next items among the whole catalogue (positive responses alone)",
 }
 

@@ -60,6 +60,7 @@ class Start:
     log: Path
     out: Path
     seed: int
+    earlier: int
     again: Callable[[str, bool], None]  # is told the name of each stage, and whether it was done before
 
     def raw(self) -> RawLog:
@@ -70,7 +71,9 @@ class Start:
         return self._stage("read", self._source(), self.out / LOG, self._read)
 
     def prepare(self) -> Result:
-        return self._stage("prepare", {"test": TEST}, self.out / DATASET, self._prepare, "read")
+        return self._stage(
+            "prepare", {"test": TEST, "earlier": self.earlier}, self.out / DATASET, self._prepare, "read"
+        )
 
     def train(self, clicks_only: bool) -> Result:
         method = CLICKS_ONLY if clicks_only else AGENT
@@ -128,7 +131,7 @@ class Start:
         from bcd4rec.data.splits import SplitConfig
 
         log = open_log(self.out / LOG, "s", False, sort=True)
-        config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2))
+        config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
         reading = self.read()["reading"]
         with progress() as tick:
             made = preparing.prepare(

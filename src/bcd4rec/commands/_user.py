@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def train_user(dataset: Path, out: Path, settings: dict[str, str], seed: int, force: bool, json: bool) -> None:
     try:
-        from bcd4rec.workflows.users import fit_user
+        from bcd4rec.workflows.users import fit_user, without_skill
     except ModuleNotFoundError as error:
         raise InputError(f"A learned user needs {error.name}: pip install 'bcd4rec[train]'.") from None
     from bcd4rec.report.user import calibration_table, write_user_report
@@ -30,6 +30,8 @@ def train_user(dataset: Path, out: Path, settings: dict[str, str], seed: int, fo
         fitted.save(folder)
         write_user_report(folder / "calibration.html", fitted.calibrations, fitted.outside, fitted.epochs, fitted.about)
     seconds = time.monotonic() - began
+    if (reason := without_skill(fitted.metrics()["calibration"])) is not None:
+        say(f"Warning: this user {reason}. It cannot judge policies, and `evaluate` will say so.")
     if json:
         said = {"user": str(out), "method": "user", "seed": seed, "seconds": seconds}
         emit_json(said | fitted.about["training"] | fitted.metrics())

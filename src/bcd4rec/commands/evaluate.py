@@ -41,6 +41,7 @@ ON_USERS = (
     "behaviour",
     "online",
     "foreign",
+    "doubtful",
 )
 ON_A_LOG = ("split",)
 
@@ -83,6 +84,13 @@ def evaluate(
     foreign: Annotated[
         bool, typer.Option("--foreign", help="Judge policies all the same that were learned from other users' logs.")
     ] = False,
+    doubtful: Annotated[
+        bool,
+        typer.Option(
+            "--doubtful",
+            help="Judge all the same by a learned user without skill, and policies mostly outside its support.",
+        ),
+    ] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -111,6 +119,10 @@ def evaluate(
         return
     rule, among = slate_options(after_skip, diversity), as_candidates(candidates)
     environment = make_environment(env, preset, model)
+    if model is not None and not doubtful:
+        from bcd4rec.workflows.users import refuse_without_skill
+
+        refuse_without_skill(model)
     data = Dataset.load(dataset) if dataset else None
     names = policies or ["random", "popular", "oracle"]
     if not foreign:
@@ -118,6 +130,8 @@ def evaluate(
     players = [comparison.with_options(comparison.contestant(name, environment, data, seed), rule) for name in names]
     with progress() as tick:
         found = comparison.compare(environment, players, users, seed, among, behaviour, online, tick)
+    if not doubtful:
+        comparison.refuse_outside(found.evaluations)
     if sessions is not None:
         with atomic_file(sessions, force) as path:
             session_table(found.sessions).write_parquet(path)

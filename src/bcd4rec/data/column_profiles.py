@@ -13,6 +13,7 @@ Kind = Literal["empty", "integer", "number", "flag", "time", "list", "text", "ot
 TIME_FORMATS = (
     *("%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
     *("%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M", "%Y%m%d%H%M%S", "%d/%b/%Y:%H:%M:%S %z"),
+    *("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S%.f UTC", "%d.%m.%Y, %H:%M:%S", "%d-%m-%Y %H:%M:%S", "%d.%m.%Y"),
 )
 ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$"
 UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
@@ -142,6 +143,11 @@ def is_id(one: ColumnProfile) -> bool:
     return one.an_id
 
 
+def is_one_id(one: ColumnProfile) -> bool:
+    """An id in every row, perhaps the same: a log of one session, or of one item."""
+    return one.kind in ("integer", "text") and one.filled > MOST
+
+
 def is_loose_id(one: ColumnProfile) -> bool:
     return one.kind in ("integer", "text") and one.distinct > 1
 
@@ -151,9 +157,10 @@ def is_repeating(one: ColumnProfile) -> bool:
 
 
 def is_propensity(one: ColumnProfile) -> bool:
-    if one.kind not in ("number", "integer"):
+    values = one.values.explode().cast(pl.Float64, strict=False) if one.kind == "list" else one.values
+    if one.kind not in ("number", "integer", "list") or values.null_count() == len(values):
         return False
-    low, high = one.values.min(), one.values.max()
+    low, high = values.min(), values.max()
     return float(low) > 0 and float(high) <= 1  # type: ignore[arg-type]
 
 

@@ -1,51 +1,112 @@
 """What people call the columns of a log and the values of a response: words, the surest first."""
 
 import re
+import unicodedata
 
 Words = tuple[str, ...]
 
 ROLES: dict[str, Words] = {
-    "session": ("session", "sessionid", "sess", "sid", "visit", "basket", "conversation", "trip", "dialog"),
+    "session": (
+        *("session", "sessionid", "sess", "sid", "visit", "basket", "conversation", "trip", "dialog"),
+        *(
+            "sitzung",
+            "besuch",
+            "visite",
+            "sesion",
+            "visita",
+            "sessione",
+            "sessao",
+            "セッション",
+            "セッションid",
+            "会话",
+            "会話",
+        ),
+    ),
     "user": (
         *("user", "userid", "uid", "customer", "visitor", "viewer", "reader", "member", "client", "account"),
-        *("person", "shopper", "guest", "profile", "cookie", "subscriber", "listener", "player"),
+        *("person", "shopper", "guest", "profile", "cookie", "subscriber", "listener", "player", "device"),
+        *("nutzer", "benutzer", "kunde", "kundennummer", "besucher", "leser", "utilisateur", "client", "visiteur"),
+        *("usuario", "cliente", "utente", "ユーザー", "ユーザ", "ユーザーid", "会員", "顧客", "用户", "用户id"),
     ),
     "slate": (
         *("slate", "request", "req", "impression", "imp", "rid", "search", "page", "pageview", "query", "list"),
         *("carousel", "screen", "feed", "recommendation", "rec", "batch"),
+        *(
+            "anfrage",
+            "seite",
+            "seitenaufruf",
+            "suche",
+            "liste",
+            "requete",
+            "consulta",
+            "peticion",
+            "リクエスト",
+            "ページ",
+        ),
     ),
     "item": (
         *("item", "itemid", "iid", "sku", "product", "productid", "pid", "article", "asin", "video", "hotel", "movie"),
         *("song", "track", "document", "doc", "content", "news", "offer", "ad", "book", "recipe", "post", "listing"),
         *("restaurant", "game", "course", "job", "story", "clip", "album", "artist", "reference", "arm", "action"),
+        *("artikel", "artikelnummer", "artikelnr", "produkt", "produktnummer", "ware", "angebot", "beitrag", "produit"),
+        *(
+            "producto",
+            "articulo",
+            "prodotto",
+            "produto",
+            "商品",
+            "商品id",
+            "アイテム",
+            "記事",
+            "動画",
+            "物品",
+            "商品番号",
+        ),
     ),
     "items": (
         *("items", "shown", "impressions", "results", "displayed", "slate", "candidates", "recommended", "listed"),
-        *("list", "products", "articles", "skus", "viewed", "exposed", "ranking", "recommendations"),
+        *("list", "products", "articles", "skus", "viewed", "exposed", "ranking", "recommendations", "angezeigt"),
+        *("gezeigt", "artikelliste", "affiches", "mostrados", "表示"),
     ),
-    "clicked": ("clicked", "clicks", "click", "opened", "liked", "chosen", "selected", "selection"),
-    "bought": ("bought", "purchased", "purchases", "ordered", "orders", "buys", "booked", "converted", "conversions"),
+    "clicked": (
+        *("clicked", "clicks", "click", "opened", "liked", "chosen", "selected", "selection"),
+        *("geklickt", "klicks", "cliques", "clics", "クリック"),
+    ),
+    "bought": (
+        *("bought", "purchased", "purchases", "ordered", "orders", "buys", "booked", "converted", "conversions"),
+        *("gekauft", "bestellt", "achetes", "comprados", "購入"),
+    ),
     "history": ("history", "hist", "previous", "before", "past", "earlier", "reads"),
     "response": (
         *("response", "event", "action", "outcome", "interaction", "feedback", "label", "reaction", "behavior"),
         *("behaviour", "activity", "click", "clicked", "clk", "isclick", "isclicked", "bought", "purchased"),
         *("converted", "conversion", "liked", "like", "reward", "target", "result", "status", "type", "engaged"),
+        *("ereignis", "aktion", "reaktion", "antwort", "klick", "geklickt", "gekauft", "evenement", "reponse", "clic"),
+        *("evento", "accion", "respuesta", "risposta", "反応", "イベント", "行動", "クリック", "行为", "事件"),
     ),
     "time": (
         *("timestamp", "time", "ts", "datetime", "at", "when", "eventtime", "created", "occurred", "logged", "t"),
         *("ms", "millis", "epoch", "unixtime", "clock", "date", "eventdate", "day"),
+        *("zeitstempel", "zeitpunkt", "zeit", "uhrzeit", "datum", "horodatage", "heure", "fecha", "hora", "data"),
+        *("日時", "時刻", "時間", "日付", "タイムスタンプ", "时间", "日期"),
     ),
     "step": ("step", "seq", "sequence", "order", "turn", "timeframe", "hit", "page", "event", "number", "nr", "no"),
-    "position": ("position", "pos", "rank", "place", "slot", "idx", "index", "placement", "row"),
+    "position": (
+        *("position", "pos", "rank", "place", "slot", "idx", "index", "placement", "row"),
+        *("platz", "rang", "stelle", "posicion", "lugar", "posizione", "位置", "順位", "表示位置"),
+    ),
     "category": (
         *("category", "cat", "categoryid", "department", "genre", "topic", "section", "brand", "class", "city"),
-        *("group", "type", "vertical", "subject", "family"),
+        *("group", "type", "vertical", "subject", "family", "warengruppe", "kategorie", "abteilung", "rubrik", "thema"),
+        *("categorie", "rubrique", "categoria", "カテゴリ", "カテゴリー", "分類", "类别"),
     ),
     "request_category": (
         *("query", "destination", "keyword", "term", "searchterm", "searchstring", "intent", "context", "search"),
     ),
     "propensity": ("propensity", "pscore", "prob", "probability", "p", "pi", "propensities", "likelihood"),
 }
+RATING = {"rating", "ratings", "stars", "grade", "bewertung", "sterne", "評価", "overall", "score"}
+DWELL = {"dwell", "watch", "watchtime", "seconds", "duration", "playtime", "listened", "verweildauer", "readtime"}
 CANONICAL = {
     "session": "session_id",
     "user": "user_id",
@@ -61,17 +122,23 @@ ANSWERS: dict[str, Words] = {
     "buy": (
         *("buy", "bought", "order", "ordered", "purchase", "purchased", "book", "booked", "booking", "conversion"),
         *("convert", "converted", "transaction", "checkout", "paid", "pay", "sale", "subscribe", "install"),
+        *("kauf", "gekauft", "bestellung", "bestellt", "gebucht", "achat", "achete", "commande", "compra", "comprado"),
+        *("pedido", "acquisto", "購入", "注文", "予約", "购买"),
     ),
     "click": (
         *("click", "clicked", "clk", "clickout", "look", "open", "opened", "tap", "watch", "watched", "wish"),
         *("wishlist", "like", "liked", "cart", "addtocart", "basket", "favourite", "favorite", "save", "saved"),
         *("play", "played", "listen", "detail", "details", "select", "selected", "yes", "y", "true", "1", "complete"),
         *("completed", "share", "engage", "engaged", "accept", "accepted", "read", "follow", "download"),
+        *("klick", "geklickt", "ja", "warenkorb", "merkliste", "angesehen", "clic", "clique", "oui", "panier"),
+        *("clicado", "si", "carrito", "クリック", "はい", "カート", "いいね", "点击"),
     ),
     "skip": (
         *("skip", "skipped", "impression", "imp", "shown", "show", "display", "displayed", "pass", "passed", "swipe"),
         *("swiped", "none", "no", "n", "false", "0", "ignore", "ignored", "seen", "expose", "exposed", "dismiss"),
         *("dismissed", "dislike", "reject", "rejected", "noclick", "nothing", "scroll", "served", "listed"),
+        *("angezeigt", "gezeigt", "anzeige", "nein", "nichts", "ignoriert", "affiche", "vu", "non", "rien", "mostrado"),
+        *("visto", "nada", "表示", "なし", "いいえ", "曝光"),
     ),
 }
 SEEN = ("view", "viewed", "pageview")  # shown where slates are logged, looked at by one's own will where they are not
@@ -80,9 +147,11 @@ NUMBERS = {"0": "skip", "1": "click", "2": "buy"}
 
 
 def tokens(name: str) -> list[str]:
-    """`isClicked`, `is_clicked` and `is.clicked` are the same words."""
+    """`isClicked`, `is_clicked` and `is.clicked` are the same words, `Requête` is `requete`; of any alphabet."""
     apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return [word for word in re.split(r"[^a-z0-9]+", apart.lower()) if word]
+    marked = unicodedata.normalize("NFKD", apart.casefold())
+    plain = "".join(one for one in marked if not "\u0300" <= one <= "\u036f")  # accents; voiced kana keep their marks
+    return [word for word in re.split(r"[\W_]+", unicodedata.normalize("NFKC", plain)) if word]
 
 
 def name_score(role: str, name: str) -> float:
@@ -90,7 +159,7 @@ def name_score(role: str, name: str) -> float:
     if name == CANONICAL.get(role, role):
         return 100.0
     words = tokens(name)
-    core = [word for word in words if word not in ENDINGS] or words
+    core = [_without_id(word) for word in words if word not in ENDINGS] or words
     if NEVER & set(words):
         return 0.0
     known = ROLES[role]
@@ -99,6 +168,12 @@ def name_score(role: str, name: str) -> float:
         return 10 - 0.1 * whole
     parts = [known.index(word) for word in core if word in known]
     return 5 - 0.1 * min(parts) if parts else 0.0
+
+
+def _without_id(word: str) -> str:
+    """`visitorid` is `visitor`."""
+    short = word.removesuffix("ids").removesuffix("id")
+    return short if len(short) > 2 and any(short in known for known in ROLES.values()) else word
 
 
 def answer_of(value: str) -> str | None:

@@ -11,6 +11,7 @@ from bcd4rec.data.column_profiles import (
     ColumnProfile,
     is_id,
     is_loose_id,
+    is_one_id,
     is_place,
     is_propensity,
     is_repeating,
@@ -19,7 +20,19 @@ from bcd4rec.data.column_profiles import (
     runs,
     share_inside,
 )
-from bcd4rec.data.column_words import CANONICAL, NUMBERS, ORGANIC, ROLES, SEEN, answer_of, name_score
+from bcd4rec.data.column_words import (
+    CANONICAL,
+    DWELL,
+    NUMBERS,
+    ORGANIC,
+    RATING,
+    ROLES,
+    SEEN,
+    answer_of,
+    name_score,
+    tokens,
+)
+from bcd4rec.data.nesting import STAR, numbered, with_lists
 from bcd4rec.data.proposal import Choice, LogSample, Proposal
 from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
@@ -32,10 +45,13 @@ ORDER = (  # of the roles in a mapping
 )
 UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
 CATEGORY_SEPARATORS = "|;/>"
+WELL_RATED = 0.75  # of the best rating, from which on a thing counts as liked
+SAME_ITEMS = 0.2  # share of the items of the first place that the second place shows, too
 
 
 def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
+    sample = _spread_lists(sample)
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
@@ -50,6 +66,23 @@ def propose(sample: LogSample) -> Proposal:
             "with it, in columns separated by commas, tabs, semicolons or bars."
         )
     return _Proposing(sample, columns).proposal()
+
+
+def _spread_lists(sample: LogSample) -> LogSample:
+    """The sample with lists in place of columns such as item_1, item_2, where these are items that were shown."""
+    groups = numbered(sample.frame.columns)
+    shown = [name for name, own in groups.items() if name_score("item", name) > 0 and _same_ids(sample.frame, own)]
+    if len(shown) != 1:
+        return sample
+    wanted = [name for name, own in groups.items() if len(own) == len(groups[shown[0]])]
+    frame, _ = with_lists(sample.frame.lazy(), sample.frame.columns, wanted)
+    return replace(sample, frame=frame.collect().drop(one for name in wanted for one in groups[name]))
+
+
+def _same_ids(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
+    first, second = (frame[name].cast(pl.String).drop_nulls().unique() for name in columns[:2])
+    several = len(first) > 2 and len(second) > 2
+    return several and float(first.is_in(second.implode()).mean() or 0) > SAME_ITEMS  # type: ignore[arg-type]
 
 
 @dataclass
@@ -80,6 +113,7 @@ class _Proposing:
         if "items" not in self.chosen:
             self._pick("position", is_place, "whole numbers from 0 or 1")
         self._order()
+        self._together()
         self._facts_about_items()
         self._ignore()
         self._mixed_ids()
@@ -113,7 +147,8 @@ class _Proposing:
         """Items, clicks, purchases and a history, where a row is a slate."""
         lists = [one for one in self.columns if one.kind == "list" and not name_score("category", one.name)]
         marked = [one for one in lists if one.mark]
-        shown = marked[0] if marked else self._best("items", lambda one: one in lists)
+        shown = marked[0] if marked else self._best("items", lambda one: one in lists and not _tells_else(one))
+        shown = shown or next((one for one in lists if STAR in one.name and name_score("item", one.name) > 0), None)
         if shown is None:
             return
         if marked:
@@ -143,7 +178,7 @@ class _Proposing:
         self._user()
 
     def _item(self) -> None:
-        item = self._best("item", lambda one: one.an_id)
+        item = self._best("item", lambda one: one.an_id and not _speaks(one)) or self._best("item", is_one_id)
         if item is None:
             ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct > 2]
             ids = [one for one in ids if one.distinct < 0.9 * self.rows and runs(one) > 1.5 * one.distinct]
@@ -164,7 +199,7 @@ class _Proposing:
             ("slate", "a request; nothing tells which requests belong together, so each is a session of its own"),
         ):
             fits = is_repeating if role == "slate" and "items" not in self.chosen else is_id
-            found = self._best(role, fits)
+            found = self._best(role, fits) or (self._best(role, is_one_id) if role == "session" else None)
             if found is not None:
                 self._choose("session", found, why)
                 if role == "slate":
@@ -227,9 +262,16 @@ class _Proposing:
             self._rules(marks)
             return
         answers = self._best("response", self._is_response) or self._by_values()
+        if answers is None and self._rated():
+            return
         if answers is None:
             self.options["every"] = "click"
             self.doubts.append("no column tells what people did, so every row counts as a click and nothing as a skip")
+            if lasted := [one.name for one in self._free() if DWELL & set(tokens(one.name)) and one.kind != "text"]:
+                self.doubts.append(
+                    f"{lasted[0]} may tell what people liked: make a column of it that is click from some value on and "
+                    "skip below, and there is more to learn"
+                )
             return
         values = answers.values
         flat = values.explode() if answers.kind == "list" else values
@@ -250,13 +292,24 @@ class _Proposing:
         return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
 
     def _by_values(self) -> ColumnProfile | None:
-        """A column whose values all are words for responses, whatever its name."""
+        return next((one for one in self._free() if _speaks(one)), None)
 
-        def speaks(one: ColumnProfile) -> bool:
-            found = [word(value) for value, _ in counted(one.values)]
-            return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
-
-        return next((one for one in self._free() if one.kind in ("flag", "text") and speaks(one)), None)
+    def _rated(self) -> bool:
+        """Whether a column of ratings tells what was liked."""
+        rated = [one for one in self._free() if RATING & set(tokens(one.name)) and one.kind in ("integer", "number")]
+        rated = [one for one in rated if 2 < one.distinct <= MOST_ANSWERS and float(one.values.min()) >= 0]  # type: ignore[arg-type]
+        if not rated:
+            return False
+        column = rated[0]
+        least = WELL_RATED * float(column.values.max())  # type: ignore[arg-type]
+        texts = [value for value, _ in counted(self.sample.frame[column.name].cast(pl.String))]
+        self._choose("response", column, f"ratings, such as {', '.join(sorted(texts)[-3:])}")
+        self.options["responses"] = {text: "click" if float(text) >= least else "skip" for text in sorted(texts)}
+        self.doubts.append(
+            f"a {column.name} of {least:g} or more counts as liked, a lower one as skipped, and what nobody rated is "
+            "not known"
+        )
+        return True
 
     def _rules(self, values: pl.Series) -> None:
         counts = counted(values)
@@ -268,9 +321,8 @@ class _Proposing:
             self.reasons[f"responses.{value}"] = "not a word that is known: its rows are left out"
         rows = dict(counts)
         lost = sum(rows[value] for value in unknown)
-        if lost > UNKNOWN_SHARE * len(values) or not {"click", "buy"} & {
-            rule.split(":")[-1] for rule in rules.values()
-        }:
+        liked = {"click", "buy"} & {rule.split(":")[-1] for rule in rules.values()}
+        if lost > UNKNOWN_SHARE * len(values) or (unknown and not liked):
             column = self.chosen.get("response", self.chosen.get("items"))
             raise InputError(
                 f"{self.sample.path}, column {column.name if column else ''}: it is not clear which values are a skip, "
@@ -311,6 +363,20 @@ class _Proposing:
                 f"{self.sample.path}: no column tells what came first, as a time or a step does; the columns are "
                 f"{self._names()}; name it in a TOML file and pass that with --mapping."
             )
+
+    def _together(self) -> None:
+        """Rows of a session with the same time are a slate where the log has skips or places, and no item twice."""
+        time, session, item = (self.chosen.get(role) for role in ("time", "session", "item"))
+        answers = set(self.options.get("responses", {}).values())
+        if "slate" in self.chosen or time is None or session is None or item is None or time is session:
+            return
+        if not ("position" in self.chosen or "skip" in answers) or _only_days(time):
+            return
+        rows = self._frame(session, time, item)
+        groups = rows.group_by("c0", "c1").agg(pl.len(), pl.col("c2").n_unique().alias("own"))
+        shared = groups.filter(pl.col("len") > 1)
+        if shared["len"].sum() > 0.5 * self.rows and (shared["len"] == shared["own"]).mean() > MOST:  # type: ignore[operator]
+            self._choose("slate", time, "rows of a session with the same time were shown together")
 
     def _unit(self, time: ColumnProfile) -> None:
         if time.time_unit not in ("", "s"):
@@ -395,6 +461,27 @@ class _Proposing:
             for value, rule in (responses or {}).items()
         ]
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
+
+
+def _speaks(one: ColumnProfile) -> bool:
+    """Whether all values of a column are words for responses, whatever its name."""
+    if one.kind not in ("flag", "text") or one.distinct > MOST_ANSWERS:
+        return False
+    found = [word(value) for value, _ in counted(one.values)]
+    return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
+
+
+def _only_days(time: ColumnProfile) -> bool:
+    return time.values.dtype == pl.Date or (
+        time.values.dtype == pl.String and bool((time.values.drop_nulls().str.len_chars() <= 10).all())
+    )
+
+
+def _tells_else(one: ColumnProfile) -> bool:
+    """Whether a list stands beside one of items and says something about each, as `shown.clicked` does."""
+    last = one.name.rpartition(".")[2]
+    others = ("response", "position", "category", "propensity", "time", "clicked", "bought")
+    return last != one.name and name_score("item", last) < max(name_score(role, last) for role in others)
 
 
 def _own_names(one: ColumnProfile) -> float:

@@ -6,15 +6,19 @@ import polars as pl
 
 from bcd4rec.data.column_words import NUMBERS, ORGANIC, SEEN, answer_of, tokens
 
+CLICK = {"click", "clicked", "clk", "klick", "geklickt", "clic"}
+
 
 def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str], list[str]]:
     """What each value of a response column is, and those that no word tells, which are dropped.
 
-    `slates`: whether the log tells what was shown, so that `view` is more likely a skip than a look.
+    `slates`: whether the log tells what was shown, so that `view` is more likely a skip than a look; so it is where
+    clicks go by that very word.
     """
     found = list(values)
     words = {value: word(value) for value in found}
     clicks = any(answer_of(said) == "click" and said not in ORGANIC for said in words.values())
+    looks_apart = slates or any(CLICK & set(tokens(said)) for said in words.values())
     skips = any(answer_of(said) == "skip" for said in words.values())
     rules: dict[str, str] = {}
     unknown = []
@@ -22,7 +26,7 @@ def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str],
         if said in ORGANIC and clicks:
             rules[value] = "organic:click"
         elif said in SEEN or (set(tokens(said)) & set(SEEN) and answer_of(said) is None):
-            rules[value] = "click" if skips or not slates else "skip"
+            rules[value] = "click" if skips or not looks_apart else "skip"
         elif (answer := NUMBERS.get(value) or answer_of(said)) is not None:
             rules[value] = answer
         else:

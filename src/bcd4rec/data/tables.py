@@ -21,6 +21,7 @@ from bcd4rec.data.files import (
     unreadable_line,
     unreadable_row,
 )
+from bcd4rec.data.nesting import flattened
 from bcd4rec.data.places import StoredPath
 from bcd4rec.errors import InputError
 
@@ -71,7 +72,9 @@ def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
         missing.append("timestamp (or step)")
     if missing:
         found = ", ".join(table.columns) or "none"
-        raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}.")
+        role = missing[0].removesuffix("_id").replace("timestamp (or step)", "time")
+        hint = f"name yours with --map {role}=COLUMN" + (", or say --set every=click" if role == "response" else "")
+        raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}; {hint}.")
     renamed = table.frame.select(pl.col(ROW).alias("row"), *(pl.col(own_names[name]).alias(name) for name in columns))
     picked = replace(table, frame=renamed, columns=columns, own_names={name: own_names[name] for name in columns})
     read_through(table)
@@ -122,7 +125,10 @@ def _scan_parquet(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
 
 def _scan_columns(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     try:
-        frame = pl.scan_parquet(str(path), row_index_name=ROW, row_index_offset=1, glob=False, hive_partitioning=False)
+        scanned = pl.scan_parquet(
+            str(path), row_index_name=ROW, row_index_offset=1, glob=False, hive_partitioning=False
+        )
+        frame = flattened(scanned)
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({reason(error)}); copy or write it again.") from None
@@ -131,7 +137,7 @@ def _scan_columns(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
 def _scan_jsonl(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     first_line(path)
     try:
-        frame = pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1)
+        frame = flattened(pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1))
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         place = unreadable_line(path) or f"it cannot be read as JSON lines ({reason(error)})"

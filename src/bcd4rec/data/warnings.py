@@ -207,7 +207,7 @@ def positions_without_meaning(log: LogCounts) -> Warned | None:
 def few_sessions(log: LogCounts) -> Warned | None:
     if log.sessions >= FEW_SESSIONS:
         return None
-    told = f"the log has {log.sessions:,} sessions"
+    told = f"the log has {log.sessions:,} session{'' if log.sessions == 1 else 's'}"
     return Warned("few sessions", log.sessions, f"{told}; check that the session column tells visits apart.")
 
 

@@ -2,8 +2,8 @@
 
 A case is a slate in which some items got a positive response and some did not: the policy scores its items in the
 state before it. Logs with one item a step have no such slates; there the impressions of a session are compared with
-each other, each scored in its own state. Logs of positive responses alone tell nothing about what was passed over;
-there the next item is looked for in the whole catalogue.
+each other, each by its place among other items in its own state. Logs of positive responses alone tell nothing about
+what was passed over; there the next item is looked for in the whole catalogue.
 
 Equal scores count as what a random order of them brings on average, so that a policy which cannot tell items apart
 gains nothing by how they are numbered. All measures lie between 0 and 1; shares of cases are in percent.
@@ -22,6 +22,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, Doubles, IntArray, States
 from bcd4rec.errors import InputError
+from bcd4rec.evaluation.placing import Rivals, rivals_of
 from bcd4rec.evaluation.statistics import LEVEL, Interval, percentile, resampled_sums
 from bcd4rec.policies.scorer import Scorer
 from bcd4rec.seeding import generator
@@ -63,6 +64,7 @@ class Cases:
     reward: Doubles
     position: NDArray[np.int32] | None  # place in the slate; None where the log does not tell it
     parts: dict[str, Mask]  # (cases,) first and later slates, known and new items
+    rivals: Rivals | None = None  # where items were shown one at a time
 
     def __len__(self) -> int:
         return len(self.session)
@@ -132,6 +134,7 @@ def logged_cases(
         rows.reward[taken].astype(np.float64),
         position,
         parts,
+        rivals_of(dataset, seed) if unit == "session" else None,
     )
 
 
@@ -181,11 +184,17 @@ def _last(history: IntArray, width: int | None) -> IntArray:
 
 
 def row_scores(ranker: Ranker, cases: Cases) -> Doubles:
-    """(n,) what a policy says of each shown item in the state in which it was shown.
+    """(n,) what a policy says of each shown item in the state in which it was shown: its score, or its place.
 
     Items that the policy does not know get the mean of the others of their case, which favours nobody.
     """
-    lists = cases.offsets if cases.unit == "slate" else np.arange(len(cases.item) + 1)
+    scores = _scores(ranker, cases) if cases.rivals is None else _places(ranker, cases, cases.rivals)
+    unknown = ranker.unknown(cases)
+    return _neutral(scores, unknown, cases.of_row, len(cases)) if unknown.any() else scores
+
+
+def _scores(ranker: Ranker, cases: Cases) -> Doubles:
+    lists = cases.offsets
     sizes = np.diff(lists)
     scores = np.empty(len(cases.item))
     for part in _chunks(sizes, ranker.scorer.n_items):
@@ -196,8 +205,22 @@ def row_scores(ranker: Ranker, cases: Cases) -> Doubles:
         states = ranker.view(cases.states[cases.state[lists[part]]])
         scores[rows[inside]] = ranker.scorer.scores(states, candidates)[inside]
     scores[np.isnan(scores)] = -np.inf
-    unknown = ranker.unknown(cases)
-    return _neutral(scores, unknown, cases.of_row, len(cases)) if unknown.any() else scores
+    return scores
+
+
+def _places(ranker: Ranker, cases: Cases, rivals: Rivals) -> Doubles:
+    known = np.ones(len(rivals.items), np.bool_) if ranker.known is None else ranker.known[rivals.items]
+    places = np.empty(len(cases.item))
+    width = 1 + len(rivals.items)
+    for rows in _chunks(np.full(len(cases.item), width), ranker.scorer.n_items):
+        states = cases.states[cases.state[rows]]
+        candidates = np.empty((len(rows), width), np.int32)
+        candidates[:, 0], candidates[:, 1:] = cases.item[rows], rivals.items
+        scores = ranker.scorer.scores(ranker.view(states), candidates)
+        scores[np.isnan(scores)] = -np.inf
+        counted = rivals.available(states, cases.n_items) & known
+        places[rows] = rivals.places(scores[:, 0], scores[:, 1:], counted)
+    return places
 
 
 def _chunks(sizes: Index, n_items: int) -> Iterator[Index]:

@@ -9,6 +9,7 @@ FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider t
 FEW_JUDGING = 15  # held-out sessions that have such cases
 REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
+OLD = "`OLD` is the policy that you serve now; beside a system of another kind, `--control external` takes its place."
 
 Result = dict[str, Any]
 
@@ -17,8 +18,11 @@ def too_thin(check: Result, evaluation: Result) -> str | None:
     """Why a table of this log would mean nothing, as a sentence; None where it means something."""
     responses = {name: count for name, count in check["responses"].items() if name != "skip"}
     positives, sessions = sum(responses.values()), check["sessions"]
+    if check["items"] < 2:
+        return "There is nothing to learn from this log: it shows one item, and a policy chooses among several."
     if sessions < FEW_SESSIONS:
-        return f"This log is too thin to learn from: it has {sessions:,} sessions, and a few hundred are the least."
+        told = "one session" if sessions == 1 else f"{sessions:,} sessions"
+        return f"This log is too thin to learn from: it has {told}, and a few hundred are the least."
     if positives < FEW_POSITIVES:
         return (
             f"This log is too thin to learn from: {positives:,} of {check['impressions']:,} impressions have a "
@@ -60,16 +64,17 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
     if evaluation["unit"] == "next item":
         return (
             "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
-            f"only who guesses the next item more often: on {cases} {method} with {numbers} of smoothed rates."
+            f"only who guesses the next item more often: of {evaluation['cases']:,} held-out items, {100 * own:.1f} % are "
+            f"among the first 20 guesses of {method}, and {100 * other:.1f} % among the items with the best rates."
         )
     logged = comparison(evaluation, LOGGED)
     behind = logged is not None and logged["verdict"] == "worse"
     hope = "It cannot be told whether there is" if behind else "There seems to be"
     words = {
-        "better": f"{hope} a better policy in this log: on {cases} {method} ranks what people liked above what "
-        f"they skipped more often than smoothed rates of the items do ({numbers}).",
-        "no better": f"No better policy was found in this log: on {cases} {method} cannot be told from smoothed rates "
-        f"of the items ({numbers}).",
+        "better": f"{hope} a better policy in this log: on {cases} the learned one ({method}) ranks what people liked "
+        f"above what they skipped more often than smoothed rates of the items do ({numbers}).",
+        "no better": f"No better policy was found in this log: on {cases} the learned one ({method}) cannot be told "
+        f"from smoothed rates of the items ({numbers}).",
         "worse": f"Do not use the learned policy: on {cases} it is worse than smoothed rates of the items ({numbers}).",
     }
     return words[str(pair["verdict"])] + _others(evaluation, measure)
@@ -86,6 +91,12 @@ def _others(evaluation: Result, measure: str) -> str:
             " But the order in which the log showed items does better "
             f"({_value(evaluation, LOGGED, measure):.3f}); as people choose what stands on top, this favours it, and "
             "only a test on people tells which is better."
+        )
+    logged = comparison(evaluation, LOGGED)
+    if logged is not None and logged["verdict"] == "no better":
+        better += (
+            f" The order in which the log showed items does as well ({_value(evaluation, LOGGED, measure):.3f}), "
+            "helped by what stands on top being seen first."
         )
     return better
 
@@ -108,7 +119,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
             words.append("Log from now on with which probability each item was shown; a column is enough.")
         return words, [f"bcd4rec start {log}"]
     if verdict.get("verdict") == "ship":
-        return ["Serve it to a small share of the sessions first, beside what you have."], [
+        return ["Serve it to a small share of the sessions first, beside what you have.", OLD], [
             f"bcd4rec serve OLD --canary {policy} --share 0.05",
         ]
     if evaluation["unit"] == "next item":
@@ -128,7 +139,7 @@ def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) 
         words = [
             "Ranking held-out slates well is a good sign and no proof. The canary decides: a small share of users."
         ]
-        return words, [
+        return [*words, OLD], [
             f"bcd4rec serve OLD --canary {policy} --share 0.05",
             f"bcd4rec judge {policy} --log explored.parquet",
         ]

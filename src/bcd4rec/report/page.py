@@ -192,7 +192,8 @@ def _parts(section: Section, level: int) -> str:
     if section.table:
         parts.append(_table(section.table, section.title))
     if section.commands:
-        parts.append(f'<pre tabindex="0"><code>{escape(chr(10).join(section.commands))}</code></pre>\n')
+        lines = "".join(f"<span>{escape(command)}\n</span>" for command in section.commands)
+        parts.append(f'<pre tabindex="0"><code>{lines}</code></pre>\n')
     parts.append(_paragraphs(section.notes))
     if section.statements:
         parts.append(f'<ul class="statements">\n{"".join(map(_statement, section.statements))}</ul>\n')

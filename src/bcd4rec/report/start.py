@@ -14,6 +14,16 @@ from bcd4rec.report.methods import friendly
 from bcd4rec.report.page import Cell, Figure, Page, Section, Table, measured, write_page
 
 DECIMALS = 3
+ASKED = {
+    "slate": "Each policy ranks what was in view. AUC is the share of pairs, one liked and one not, that it has in the "
+    "right order.",
+    "session": "Items were shown one at a time, so each counts by the place that the policy would have given it. "
+    "AUC is the share of pairs of a session, one liked and one not, that it has in the right order.",
+    "next item": "Each policy guesses what was chosen next among the whole catalogue. R@20 is the share of guesses "
+    "with the right item among the first 20.",
+}
+WHO = {"slate": "Logged order is what your system did.", "session": "", "next item": ""}
+AXES = {"auc": "AUC (0.5 is chance)"}
 LIKED = {"click": "✓", "buy": "✓✓"}
 
 
@@ -51,7 +61,7 @@ def page_of(story: Story) -> Page:
         *(_results(story) if thin is None else []),
         _verdict(story),
         _cannot_tell(story),
-        _sessions(story, thin is not None),
+        *([_sessions(story, thin is not None)] if story.sessions else []),
         Section("How the policy makes slates", _rule(story.trained), anchor="slates"),
         _read_as(story),
         Section(
@@ -70,12 +80,17 @@ def _facts(check: Result) -> list[tuple[str, str]]:
     return [
         ("sessions", f"{check['sessions']:,}"),
         ("items", f"{check['items']:,}"),
-        ("impressions", f"{check['impressions']:,} in {check['requests']:,} slates"),
+        ("impressions", _shown_how(check)),
         ("liked", f"{liked:,} ({100 * liked / max(check['impressions'], 1):.1f} %)"),
         *([("organic events", f"{check['organic']:,}")] if check["organic"] else []),
         *([("days", f"{days['days']:,} ({days['first'][:10]} to {days['last'][:10]})")] if days else []),
         ("propensities", f"for {check['propensities']:.0f} % of impressions" if check["propensities"] else "none"),
     ]
+
+
+def _shown_how(check: Result) -> str:
+    alone = check["requests"] == check["impressions"]
+    return f"{check['impressions']:,}" + (", one at a time" if alone else f" in {check['requests']:,} slates")
 
 
 def _interval(one: Result, measure: str) -> Interval | None:
@@ -94,23 +109,39 @@ def _results(story: Story) -> list[Section]:
     values = {one["policy"]: value for one in found["policies"] if (value := _interval(one, names[0])) is not None}
     said = ", ".join(f"{friendly(name)} {number(one.value, DECIMALS)}" for name, one in values.items())
     figure = Figure(
-        plots.dots("headline", values, label, DECIMALS),
+        plots.dots("headline", values, AXES.get(names[0], label), DECIMALS),
         f"Dot plot of {label} with 95 % intervals: {said}.",
         Table(
             ["Policy", label, "low", "high"], [[friendly(n), *(number(v, 3) for v in one)] for n, one in values.items()]
         ),
     )
     prose = [
-        f"{found['cases']:,} {unit_of(found)} of {found['sessions']:,} sessions that no policy has learned from. Each "
-        "policy ranks what was in view; farther right is better. A dot is the mean, the line its 95 % interval.",
-        "Logged order is what your system did; ctr is the smoothed rate of each item; random is chance.",
+        f"{_cases(found)} that no policy has learned from. {ASKED[found['unit']]} Farther right is better; a dot is "
+        "the mean, the line its 95 % interval.",
+        f"{WHO[found['unit']]} {friendly('ctr')} is the smoothed rate of each item, {friendly('popular')} what is "
+        f"liked most, {friendly('stan')} what similar sessions liked, {friendly('random')} is chance.",
     ]
     table = Table(["Policy", *(MEASURES[name] for name in names)], rows, caption="Each value with its 95 % interval.")
-    verdicts = [one["sentence"] for one in found["comparisons"]]
+    verdicts = [_named(one) for one in found["comparisons"]]
     return [
         Section("The learned policy beside others", prose, figure, anchor="results"),
         Section("All measures", table=table, notes=verdicts),
     ]
+
+
+def _cases(found: Result) -> str:
+    sessions = f"{found['sessions']:,} sessions"
+    return sessions if found["unit"] == "session" else f"{found['cases']:,} {unit_of(found)} of {sessions}"
+
+
+def _named(pair: Result) -> str:
+    """The sentence about two policies, by the names that the table has."""
+    first, second = friendly(pair["first"]), friendly(pair["second"])
+    return (
+        str(pair["sentence"])
+        .replace(f"{pair['first']} is", f"{first} is")
+        .replace(f"than {pair['second']}", f"than {second}")
+    )
 
 
 def _verdict(story: Story) -> Section:

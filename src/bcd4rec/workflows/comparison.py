@@ -27,6 +27,7 @@ from bcd4rec.sim.rollout import Candidates, Oracle, policy_of, rollout, with_ids
 from bcd4rec.workflows.fitting import fit
 
 RANDOM, ORACLE, BEHAVIOUR = "random", "oracle", "behaviour"
+MOSTLY = 50.0  # percent of what a policy shows, from which on a learned user only guesses about it
 FIRST_SESSIONS = 2000  # random sessions that a baseline learns from when no data set is given
 
 
@@ -91,6 +92,20 @@ def refuse_foreign(names: Sequence[str], environment: Environment, dataset: Path
             raise InputError(
                 f"{name} {found}, expected a Parquet log of {expected}, as `bcd4rec simulate` writes it; "
                 "judge it on its own log with --log, or here all the same with --foreign."
+            )
+
+
+def refuse_outside(evaluations: Sequence[Evaluation]) -> None:
+    """A learned user cannot judge a policy most of whose recommendations it has never seen the like of.
+
+    Random and oracle only mark the ends.
+    """
+    for one in evaluations:
+        if one.outside is not None and one.outside.value > MOSTLY and one.policy not in (RANDOM, ORACLE):
+            raise InputError(
+                f"{one.outside.value:.0f} % of what {one.policy} recommends lies outside of what the learned user has "
+                "seen, so its answers to it are guesses; leave this policy out, judge it on the log itself (--log), or "
+                "ask the user all the same with --doubtful."
             )
 
 

@@ -33,6 +33,11 @@ OPPONENTS = (REFERENCE, "popular", "stan")  # of a policy that has just been tra
 MOST = 5000  # cases that judge a policy at the end of its training
 MOST_CELLS = 1 << 30  # scores of the whole catalogue that are worth computing for it
 MANY_SESSIONS = 300_000  # of train, from which on neighbours take long to be found
+CLICKS_ONLY = (
+    "Every impression of this data set is positive: that teaches which item comes next, and neither how likely an item "
+    "is liked nor which policy people would like better, because nothing tells what they passed over. Log that, too; "
+    "until then a session baseline such as stan is the honest choice."
+)
 EVERY = "all"  # the split of a log that is not split
 
 
@@ -260,7 +265,7 @@ def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_ti
     except InputError as error:
         return Validation(method, None, (f"Nothing tells whether this policy is any good. {error}",))
     rankers = [(method, Ranker(method, fitted.scorer))]
-    notes = []
+    notes = [CLICKS_ONLY] if cases.unit == "next item" else []
     for name in OPPONENTS:
         if name == method or name not in BASELINES:
             continue

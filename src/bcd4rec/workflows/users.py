@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from pydantic import Field
 
-from bcd4rec.artifacts import write_json
+from bcd4rec.artifacts import read_json, write_json
 from bcd4rec.data.cooccurrence import RANK
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.sequences import Sequences
@@ -32,6 +32,7 @@ from bcd4rec.seeding import generator, stream_seed
 
 HELD_OUT = "held-out"  # the sessions of the period that no part of the training has seen
 FITTED, SELECTING, JUDGING = range(3)
+METRICS = "metrics.json"
 
 
 class UserConfig(ResponseTraining):
@@ -68,7 +69,7 @@ class FittedUser:
 
     def save(self, folder: Path) -> None:
         self.user.save(folder, self.about)
-        write_json(folder / "metrics.json", self.metrics())
+        write_json(folder / METRICS, self.metrics())
 
 
 def fit_user(
@@ -103,6 +104,31 @@ def fit_user(
     calibrations, outside = _judge(user, judged, rates, seed, tick)
     about = _about(dataset, config, seed, played) | {"training": _training(user, fitted, part, epochs)}
     return FittedUser(user, about, calibrations, outside, epochs)
+
+
+def without_skill(calibrations: dict[str, Any]) -> str | None:
+    """Why a user cannot tell policies apart, by how it foretells sessions it has not seen; None where it can."""
+    judged = [one["overall"] for one in calibrations.values()]
+    if any(float(one["skill_low"]) > 0 for one in judged):
+        return None
+    value, low, high = (float(judged[0][name]) for name in ("skill", "skill_low", "skill_high"))
+    return (
+        "foretells held-out sessions no better than the base rates of the responses do (it saves "
+        f"{value:.1f} [{low:.1f}, {high:.1f}] % of their log-loss)"
+    )
+
+
+def refuse_without_skill(folder: Path) -> None:
+    """`InputError` for a learned user that knows no more than how often things are liked."""
+    try:
+        reason = without_skill(read_json(folder / METRICS)["calibration"])
+    except (InputError, KeyError, TypeError, ValueError, IndexError):
+        reason = f"does not say how well it foretells held-out sessions ({METRICS} is missing or damaged)"
+    if reason is not None:
+        raise InputError(
+            f"The user in {folder} {reason}, so it cannot tell which policy is better; train it on a longer period, "
+            "judge on the log itself (--log), or ask it all the same with --doubtful."
+        )
 
 
 def _support(dataset: Dataset, config: UserConfig, fitted: Answers, others: Answers) -> Support:

@@ -9,6 +9,7 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from bcd4rec.data.files import Kind, log_files
+from bcd4rec.data.nesting import with_lists
 from bcd4rec.data.places import partition_values
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
@@ -35,6 +36,7 @@ SHORT = {
     "user": "user_id",
 }
 SHARED = {"session_id", "request_id", "user_id"}  # which one column may be at once: a slate that is its own session
+MOMENT = {"timestamp", "request_id"}  # rows of a session with the same time were shown together
 DROP = "drop"
 ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
 HISTORY = "#history"
@@ -92,7 +94,7 @@ class ColumnsReader(Reader):
             if name in canonical:
                 raise ValueError(f"map: {name} is mapped twice, to {canonical[name]!r} and {theirs!r}; keep one")
             taken = next((other for other, column in canonical.items() if column == theirs), None)
-            if taken is not None and not {taken, name} <= SHARED:
+            if taken is not None and not ({taken, name} <= SHARED or {taken, name} == MOMENT):
                 raise ValueError(f"map: column {theirs!r} is named twice, for {taken} and {name}; keep one")
             canonical[name] = theirs
         if {"item_id", "items"} <= set(canonical):
@@ -139,7 +141,10 @@ class ColumnsReader(Reader):
         self, file: Path, told: Mapping[str, str | None], number: int, seen: set[object], reading: Reading
     ) -> RawTable:
         scanned = scan(file, self.kind, **self.scanning)
+        whole = not scanned.text or refuse_cut_short(scanned)
         table = with_values(scanned, told)
+        frame, lists = with_lists(table.frame, table.columns, self.map.values())
+        table = replace(table, frame=frame, columns=(*table.columns, *lists))
         for name, own in self.map.items():
             if own not in table.columns:
                 found = ", ".join(table.columns) or "none"
@@ -148,7 +153,7 @@ class ColumnsReader(Reader):
                     f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
                     f"{found}."
                 )
-        if table.text and not refuse_cut_short(scanned):
+        if not whole:
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
         taken = {*self.map.values(), *self.ignore}  # a column that is mapped is not also taken by its own name
         own_names = {name: name for name in COLUMNS if name in table.columns and name not in taken} | self.map
