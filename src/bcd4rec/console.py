@@ -43,7 +43,7 @@ def _finite(value: Any) -> Any:
 
 
 def show(result: RenderableType) -> None:
-    Console(**PLAIN).print(result)
+    Console(**PLAIN).print(printable(result, keep="\n") if isinstance(result, str) else result)
 
 
 def pairs_table(title: str, pairs: list[tuple[str, str]]) -> Table:
