@@ -3,8 +3,9 @@
 A client asks for recommendations at a steady rate and answers each with feedback. Meanwhile the server is killed with
 SIGKILL and started again, the database is locked for seconds, and policies are reloaded, also damaged ones. Feedback
 that was answered with "stored" must be found in the database at the end, and the last server must not grow. Kills end
-at half of the time, so that there is a process to measure: after six tenths of the time, and at the end.
-Loopback only. The last line is one JSON object; the exit code is 1 where something was lost or failed.
+at half of the time, so that there is a process to measure. A server fills its memory on purpose, with the records of
+the last minutes (`KEEP`), so that it may grow by so much for each slate until that is full, and hardly after.
+Loopback only. The last line is one JSON object; the exit code is 1 where something was lost, failed or grew.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import httpx
 import psutil
 
 from bcd4rec.artifacts import MANIFEST
+from bcd4rec.serving.storage.recent import KEEP
 from bench._load import Connection
 from bench.serving import SMALL, network, save
 
@@ -33,7 +35,10 @@ ADMIN = "the-admin-key-of-a-soak"
 WORKERS = 16
 SESSION, SLATE = 10, 3
 LOCKED = 2.0  # seconds that the database is away
-GROWTH = 1.2  # of the memory that is still called none: allocators keep some
+WARM_SECONDS = 5.0  # after which a server has loaded all of its code
+FULL = KEEP  # slates after which a server remembers as many records and slates as it ever will
+FILLING_KB = 4.0  # for each slate and its answer, until then
+GROWTH, NOISE_MB = 1.03, 16.0  # of the memory that is still called none: reloads, and what allocators keep
 
 
 @dataclass
@@ -47,8 +52,30 @@ class Counts:
     kills: int = 0
     stops: int = 0
     reloads: int = 0
-    memory_start_mb: float = 0.0
+    seconds: float = 0.0
+    rate: float = 0.0  # requests a second that were reached
+    memory_start_mb: float = 0.0  # of the last server: warm, …
+    memory_third_mb: float = 0.0  # … after a third of its life, …
+    memory_two_thirds_mb: float = 0.0
     memory_end_mb: float = 0.0
+    memory_full_mb: float | None = None  # when it remembered all that it may; None: it never did
+    memory_allowed_mb: float = 0.0  # at the end
+
+
+@dataclass(frozen=True)
+class Sample:
+    slates: int  # that this server has made
+    mb: float
+
+
+def allowed(samples: list[Sample]) -> tuple[float, float | None]:
+    """How much the last sample may be, and the memory when all was remembered that may be."""
+    first, last = samples[0], samples[-1]
+    full = next((one for one in samples if one.slates >= FULL), None)
+    if full is None:
+        return first.mb + NOISE_MB + FILLING_KB * (last.slates - first.slates) / 1024, None
+    filled = first.mb + NOISE_MB + FILLING_KB * FULL / 1024
+    return min(filled, max(GROWTH * full.mb, full.mb + NOISE_MB)), full.mb
 
 
 class Soak:
@@ -58,6 +85,8 @@ class Soak:
         self._seconds, self._rate = seconds, rate
         self._down, self._due = False, 0.0
         self._told: set[tuple[str, str]] = set()
+        self._slates = 0  # of the server that runs
+        self._samples: list[Sample] = []
         self.counts = Counts()
 
     def _start(self) -> None:
@@ -73,13 +102,16 @@ class Soak:
         assert self._process.stdout is not None
         host, port = json.loads(self._process.stdout.readline())["address"].removeprefix("http://").split(":")
         self._where = host, int(port)
+        self._slates, self._began = 0, time.monotonic()
+        self._samples = []
 
     async def run(self) -> None:
         self._start()
-        self._due, self._end = time.monotonic(), time.monotonic() + self._seconds
+        began = time.monotonic()
+        self._due, self._end = began, began + self._seconds
         try:
             await asyncio.gather(self._trouble(), self._watch(), *(self._ask(number) for number in range(WORKERS)))
-            self.counts.memory_end_mb = self._memory()
+            self._remember(time.monotonic() - began)
         finally:
             self._process.terminate()
             self._process.wait(30)
@@ -113,6 +145,7 @@ class Soak:
         status, answer = await self._request(connection, "/v1/recommend", body)
         if status != 200:
             return
+        self._slates += 1
         found = json.loads(answer)
         item = found["items"][rng.randrange(SLATE)]["item"]
         given = {"request_id": found["request_id"], "responses": [{"item": item, "response": "click"}]}
@@ -170,12 +203,24 @@ class Soak:
         return httpx.post(where, json={}, headers={"x-api-key": ADMIN}, timeout=60).status_code
 
     async def _watch(self) -> None:
-        """The memory of the last server, once it has warmed up."""
-        await asyncio.sleep(0.6 * self._seconds)
-        self.counts.memory_start_mb = self._memory()
+        """The memory of the server that runs, once it has warmed up."""
+        while time.monotonic() < self._end:
+            await asyncio.sleep(1.0)
+            if not self._down and time.monotonic() - self._began > WARM_SECONDS:
+                self._samples.append(Sample(self._slates, self._memory()))
 
     def _memory(self) -> float:
         return round(psutil.Process(self._process.pid).memory_info().rss / 2**20, 1)
+
+    def _remember(self, seconds: float) -> None:
+        samples, counts = self._samples, self.counts
+        places = (0, len(samples) // 3, 2 * len(samples) // 3, -1)
+        counts.memory_start_mb, counts.memory_third_mb, counts.memory_two_thirds_mb, counts.memory_end_mb = (
+            samples[place].mb for place in places
+        )
+        most, counts.memory_full_mb = allowed(samples)
+        counts.memory_allowed_mb = round(most, 1)
+        counts.seconds, counts.rate = round(seconds, 1), round(counts.requests / seconds, 1)
 
     def _look(self) -> None:
         """What was acknowledged, and what of it is there."""
@@ -193,12 +238,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0, help="requests a second")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        soak = Soak(Path(scratch), max(10.0, given.seconds), given.rate)
+        soak = Soak(Path(scratch), max(20.0, given.seconds), given.rate)
         asyncio.run(soak.run())
     found = soak.counts
     print(json.dumps(asdict(found)))
     kept = found.acknowledged == found.found and found.errors == 0
-    sys.exit(0 if kept and found.memory_end_mb < GROWTH * found.memory_start_mb else 1)
+    sys.exit(0 if kept and found.memory_end_mb <= found.memory_allowed_mb else 1)
 
 
 if __name__ == "__main__":

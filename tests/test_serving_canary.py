@@ -178,7 +178,7 @@ def test_two_servers_of_one_database_decide_once(folders: Any, tmp_path: Path) -
 
 
 def test_the_control_may_be_a_system_of_their_own(folders: Any, tmp_path: Path, database: str) -> None:
-    given = (folders[1], "--control", "external", *QUICK, "--database", database, "--seed", "3")
+    given = (folders[1], "--control", "external", "--new-items", *QUICK, "--database", database, "--seed", "3")
     with serving(tmp_path, *given) as server:
         arms: dict[str, str] = {}
         for number in range(60):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `main` minds the signals first, and then imports what takes
 EXIT_BAD_INPUT = 2
 INTERRUPTED = "Interrupted; no output was left half-written."
 INTERRUPTIONS: list[int] = []  # signals that came while a command ran
+LONGEST_SENTENCE = 4_000  # characters
 TYPER_INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 # How libraries word a full disk when they lose its number; the last is NumPy's "512 requested and 64 written".
 FULL_DISK = ("No space left", "File too large", "requested and")
@@ -118,8 +119,14 @@ def _interrupt(number: int, *_: Any) -> None:
 
 
 def _fail(sentence: str) -> int:
-    sys.stderr.write(f"Error: {printable(sentence)}\n")
+    sys.stderr.write(f"Error: {_short(printable(sentence))}\n")
     return EXIT_BAD_INPUT
+
+
+def _short(sentence: str) -> str:
+    """Without the middle of what nobody would read: it may repeat the names of ten thousand columns."""
+    half = LONGEST_SENTENCE // 2
+    return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} … {sentence[-half:]}"
 
 
 def _usage(error: "TyperException") -> str:

@@ -46,6 +46,8 @@ def _finite(value: Any) -> Any:
 
 def show(result: RenderableType) -> None:
     console = Console(**PLAIN)
+    if isinstance(result, str):
+        result = printable(result, keep="\n")
     for part in _fitting(result, console) if isinstance(result, Table) else [result]:
         console.print(part)
 

@@ -19,9 +19,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bcd4rec.artifacts import EXPORT, MANIFEST
-from bcd4rec.data.states import FloatArray
+from bcd4rec.data.states import PAD, FloatArray
 from bcd4rec.errors import InputError
 from bcd4rec.policies import bundle
+from bcd4rec.policies.mixture import mix
+from bcd4rec.policies.policy import Policy
+from bcd4rec.policies.slates import Slates
 from bcd4rec.serving.arms import load_arm
 from bcd4rec.serving.bundles import export_bundle
 from bcd4rec.serving.loading import load
@@ -144,6 +147,11 @@ def unlike(folder: Path) -> None:
     pl.DataFrame({"item_id": ["\x1b[31mred"] * ITEMS}).write_parquet(folder / bundle.ITEMS)
 
 
+def listed_by_a_pipe(folder: Path) -> None:
+    (folder / EXPORT).unlink()
+    os.mkfifo(folder / EXPORT)
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "NaN in the embeddings": (some("embeddings", spoiled(np.nan)), "not numbers"),
     "NaN in the encoder": (some("encoder", spoiled(np.nan)), "not numbers"),
@@ -158,6 +166,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no items": (some("embeddings", lambda array: array[:0]), "is damaged"),
     "fewer items of the behaviour model": (some("behaviour.embeddings", lambda array: array[:-3]), "is damaged"),
     "a memory of a billion": (lambda folder: manifest(folder, memory={"length": 10**9}), "length"),
+    "skips of a billion": (lambda folder: manifest(folder, memory={"skips": 10**9}), "skips"),
     "a memory of nothing": (lambda folder: manifest(folder, memory={"length": 0}), "is damaged"),
     "nested lists": (written(MANIFEST, b"[" * 200_000), "not JSON"),
     "nested objects": (written(MANIFEST, b'{"kind":' * 200_000), "not JSON"),
@@ -179,6 +188,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "export.json lists vocabulary.parquet",
     ),
     "a nested list of files": (written(EXPORT, b"[" * 200_000), "not JSON"),
+    "a pipe in place of the list": (listed_by_a_pipe, "export.json is no file"),
     "no list": (written(EXPORT, b"[]"), "is damaged"),
 }
 
@@ -270,6 +280,10 @@ def test_a_damaged_export_is_mended_by_another(folder: Path) -> None:
 def test_every_command_refuses_a_bundle_that_lacks_something(folder: Path) -> None:
     """Also those that do not use what was exported: it is one bundle with one version."""
     assert bundle.load(folder).n_items == ITEMS
+    content = (folder / "behaviour.onnx").read_bytes()
+    (folder / "behaviour.onnx").write_bytes(content + b" ")
+    with pytest.raises(InputError, match=r"behaviour\.onnx is not the file that was saved"):
+        bundle.load(folder)
     (folder / "behaviour.onnx").unlink()
     with pytest.raises(InputError, match=r"behaviour\.onnx is missing"):
         bundle.load(folder)
@@ -306,6 +320,109 @@ def test_shapes_are_as_the_manifest_says(folder: Path) -> None:
     served = load(folder)
     with pytest.raises(InputError, match=rf"shape \(1, {ITEMS - 1}\), expected \(1, {ITEMS}\)"):
         replace(served, policy=whole(Short())).warm_up()
+
+
+class Odd:
+    """Good scores of all items, and something wrong besides."""
+
+    kind, n_items = "odd", ITEMS
+
+    def __init__(self, some: float = 0.0, narrow: int = 0):
+        self._some, self._narrow = some, narrow
+
+    def scores(self, states: Any, candidates: Any = None) -> FloatArray:
+        if candidates is None:
+            return np.zeros((len(states), ITEMS), np.float32)
+        return np.full((len(states), candidates.shape[1] - self._narrow), self._some, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("scorer", "words"),
+    [(Odd(some=np.nan), "not numbers"), (Odd(narrow=1), r"shape \(1, 2\), expected \(1, 3\)"), (Odd(), None)],
+)
+def test_some_items_are_asked_for_too(folder: Path, scorer: Odd, words: str | None) -> None:
+    served = replace(load(folder), policy=whole(scorer))
+    if words is None:
+        served.warm_up()
+        return
+    with pytest.raises(InputError, match=words):
+        served.warm_up()
+
+
+@pytest.mark.parametrize(
+    ("slates", "words"),
+    [
+        (Slates(np.array([[3, 4, PAD]]), np.ones((1, 3)), np.array([[1.0, np.nan, 0.0]])), "slates are not numbers"),
+        (Slates(np.array([[3, 4, PAD]]), np.array([[1.0, 0.0, 0.0]]), np.ones((1, 3))), "slates are not numbers"),
+        (Slates(np.array([[PAD, PAD, PAD]]), np.ones((1, 3)), np.ones((1, 3))), "recommends nothing"),
+    ],
+)
+def test_slates_that_cannot_be_stored(folder: Path, monkeypatch: Any, slates: Slates, words: str) -> None:
+    served = load(folder)
+    monkeypatch.setattr(Policy, "slates", lambda *_: slates)
+    with pytest.raises(InputError, match=words):
+        served.warm_up()
+
+
+def test_quantiles_that_cannot_be_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = load(folder)
+    monkeypatch.setattr(Policy, "quantiles", lambda *_: [{"0.5": 1.0}, {"0.5": float("inf")}])
+    with pytest.raises(InputError, match="quantiles are not numbers"):
+        served.warm_up()
+
+
+# ---- mixtures
+
+
+def mixture_of(folder: Path, part: Path) -> Path:
+    """A mixture of a policy with itself, by links."""
+    folder.mkdir()
+    for name in bundle.PARTS:
+        (folder / name).symlink_to(part)
+    parts = {name: bundle.checksum(part / MANIFEST) for name in bundle.PARTS}
+    more = {"settings": {}, "share": 0.5, "parts": parts, "about": {}}
+    found = {"kind": "policy", "format": bundle.FORMAT, "scorer": "mixture"} | more
+    (folder / MANIFEST).write_text(json.dumps(found))
+    return folder
+
+
+def test_mixtures_within_mixtures_have_an_end(folder: Path, tmp_path: Path) -> None:
+    """A few folders and links would otherwise make a server load policies for years."""
+    part = folder
+    for depth in range(1, 40):
+        part = mixture_of(tmp_path / f"m{depth}", part)
+        if depth == 2:
+            assert load(part).policy.n_items == ITEMS
+    with pytest.raises(InputError, match="mixtures within mixtures"):
+        load(part)
+    policy = bundle.load(folder)
+    for _ in range(bundle.DEEPEST):
+        policy = mix(policy, policy, 0.5)
+    bundle.save(policy, tmp_path / "deep")
+    with pytest.raises(InputError, match="cannot be mixed more than 4 times"):
+        bundle.save(mix(policy, policy, 0.5), tmp_path / "deeper")
+    assert not (tmp_path / "deeper").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: manifest(folder, share=7), "expected 0 to 1"),
+        (lambda folder: manifest(folder, share="much"), "is damaged"),
+        (lambda folder: manifest(folder, parts={}), "is damaged"),
+        (lambda folder: (folder / "new").unlink(), "new is not the policy that was saved"),
+        (
+            lambda folder: ((folder / "old").unlink(), (folder / "old").mkdir(), os.mkfifo(folder / "old" / MANIFEST)),
+            "old",
+        ),
+        (lambda folder: os.truncate(folder / "old" / bundle.ARRAYS, 100), "not the file that was saved"),
+    ],
+)
+def test_a_damaged_mixture(folder: Path, tmp_path: Path, damage: Damage, words: str) -> None:
+    mixture = mixture_of(tmp_path / "mixture", folder)
+    damage(mixture)
+    with pytest.raises(InputError, match=words):
+        load_arm("a", mixture, 1.0)
 
 
 # ---- the index of a large catalogue
@@ -375,6 +492,14 @@ def test_a_damaged_index_is_refused(indexed: Path, tmp_path: Path, damage: Damag
     with pytest.raises(InputError, match=expected) as caught:
         read()
     assert "bcd4rec export" in str(caught.value) or "anew" in str(caught.value)
+
+
+def test_an_index_that_finds_nothing(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = load(indexed)
+    assert isinstance(served.policy.scorer, OnnxPolicy)
+    monkeypatch.setattr(InvertedFile, "pool", lambda *_: np.empty(0, np.int32))
+    with pytest.raises(InputError, match=r"retrieval\.faiss finds nothing"):
+        inverted_file_for(served, served.policy.scorer)
 
 
 def test_an_index_with_items_that_are_not_there(indexed: Path) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bcd4rec.data.readers.reader import Reader
     from bcd4rec.data.sessions import Tick
 
+LONGEST_MAPPING, LONGEST_LINE = 1 << 20, 4_000  # bytes, and characters of a line
+
 RawPath = Annotated[
     Path,
     typer.Argument(
@@ -67,7 +69,7 @@ class RawLog:
         """The format: as given, as the mapping's file says, or by the first file where a mapping asks for one."""
         if self.format is not None or (self.map is None and self.responses is None):
             return self.format
-        if self.map is not None and self.map.endswith(".toml") and (told := _toml(Path(self.map)).get("format")):
+        if self.map is not None and self.map.endswith(".toml") and (told := read_mapping(Path(self.map)).get("format")):
             return str(told)
         from bcd4rec.data.files import kind_of, log_files
 
@@ -106,7 +108,9 @@ class RawLog:
     def _mapping(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         if self.map is not None:
-            values = _toml(Path(self.map)) if self.map.endswith(".toml") else {"map": parse_pairs(self.map, "--map")}
+            values = (
+                read_mapping(Path(self.map)) if self.map.endswith(".toml") else {"map": parse_pairs(self.map, "--map")}
+            )
         values.pop("format", None)
         if self.responses is not None:
             values["responses"] = parse_pairs(self.responses, "--responses")
@@ -170,13 +174,27 @@ def renamed(problem: LogProblem, log: Path, name: Path) -> LogProblem:
     return LogProblem(problem.kind, problem.sentence.replace(str(log), str(name)), problem.count)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, option: str = "--map") -> dict[str, Any]:
+    """A mapping's file. Its length is bounded before it is parsed: a key with a dot behind every letter takes memory
+    by the square of its length."""
+    if not path.is_file():
+        raise InputError(f"{option}: {path} does not exist or is no file; expected a TOML file with a table [map].")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"--map: {path} does not exist; expected a TOML file with a table [map].") from None
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= LONGEST_MAPPING else ""
+        if not text or max(map(len, text.splitlines())) > LONGEST_LINE:
+            raise InputError(
+                f"{option}: {path} is empty or longer than a mapping; expected TOML of at most {LONGEST_MAPPING:,} "
+                f"bytes, and lines of {LONGEST_LINE:,}."
+            )
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise InputError(f"{option}: {path} holds lists within lists without end; expected a table [map].") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"--map: {path} is not TOML ({error}).") from None
+        raise InputError(f"{option}: {path} is not TOML ({error}).") from None
+    for name in ("map", "responses"):
+        if not isinstance(found.get(name, {}), dict):
+            raise InputError(f"{option}: {path} has {name} = {found[name]!r:.60}, expected a table [{name}].")
+    return found
 
 
 def organic_told(counts: dict[str, Any]) -> str:

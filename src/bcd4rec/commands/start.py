@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,16 +90,14 @@ def _error(sentence: str) -> Exception:
 
 
 def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
+    from bcd4rec.commands._reading import read_mapping
     from bcd4rec.data.proposal import Choice, Proposal
     from bcd4rec.data.proposing import propose
     from bcd4rec.data.sampling import sample_of
 
     if mapping is None:
         return propose(sample_of(log))
-    try:
-        options = tomllib.loads(mapping.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _error(f"--mapping: {mapping} cannot be read as TOML ({error}).") from None
+    options = read_mapping(mapping, "--mapping")
     named = [Choice(role, str(column), "as you say") for role, column in options.get("map", {}).items()]
     values = [Choice(f"responses.{value}", rule, "as you say") for value, rule in options.get("responses", {}).items()]
     return Proposal(options, (*named, *values))

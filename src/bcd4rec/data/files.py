@@ -19,6 +19,8 @@ NOT_TEXT = {  # first bytes of what people take for a CSV file
     PARQUET_MAGIC: "a Parquet file; name it .parquet",
 }
 TAIL_BYTES = 1 << 16  # enough for the last row of a file
+LONGEST_LINE = 1 << 24  # bytes of a header; a packed file of a megabyte may hold a line of gigabytes
+MOST_COLUMNS = 10_000
 Kind = Literal["parquet", "csv", "jsonl"]
 SUFFIXES: dict[str, Kind] = {
     ".parquet": "parquet",
@@ -46,7 +48,10 @@ def log_files(path: Path) -> list[Path]:
     if not path.is_dir():
         raise InputError(f"{path} is neither a file nor a folder; expected {WANTED}.")
     named = (file for file in path.rglob("*") if suffix(file) in SUFFIXES and in_partitions(path, file))
-    files = sorted(file for file in named if file.is_file())
+    files = sorted(file for file in named if not file.is_dir())
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{file} is a pipe, a device or a link to nothing; expected {WANTED}.")
     if not files:
         known = ", ".join(SUFFIXES)
         raise InputError(
@@ -115,9 +120,11 @@ def first_line(path: Path) -> bytes:
     """The header of a text file; a file that is no text is refused."""
     try:
         with open_plain(path) as file:
-            head = file.readline()
+            head = file.readline(LONGEST_LINE + 1)
     except (OSError, EOFError) as error:
         raise InputError(f"{path} cannot be unpacked ({reason(error)}); copy it again.") from None
+    if len(head) > LONGEST_LINE:
+        raise InputError(f"{path}: the first line has more than {LONGEST_LINE:,} bytes; write each row in a line.")
     for magic, what in NOT_TEXT.items():
         if head.startswith(magic):
             raise InputError(f"{path} is {what}.")
@@ -146,6 +153,8 @@ def unreadable_line(path: Path) -> str | None:
             for row, line in enumerate(file, 1):
                 if line.strip() and not isinstance(json.loads(line), dict):
                     return f'row {row} is no JSON object; write one such as {{"item": 17}} in each line'
+    except RecursionError:
+        return f"row {row} holds lists within lists without end; write plain values"
     except ValueError as error:
         return f"row {row} is not JSON ({error}); write one object in each line"
     except (OSError, EOFError) as error:
@@ -171,6 +180,21 @@ def unreadable_row(path: Path, separator: str = ",") -> str | None:
         except csv.Error as error:
             return f"row {row + 1} is not CSV ({error}); look for a quote that is never closed"
     return None
+
+
+def header_of(path: Path, separator: str) -> list[str]:
+    """The fields of the first line of a CSV file."""
+    head = first_line(path)
+    if head.count(separator.encode()) >= MOST_COLUMNS:
+        raise too_many_columns(path)
+    try:
+        return next(csv.reader([head.decode("utf-8-sig")], delimiter=separator), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: the header cannot be read as UTF-8 CSV ({error}); save the file as UTF-8.") from None
+
+
+def too_many_columns(path: Path) -> InputError:
+    return InputError(f"{path} has more than {MOST_COLUMNS:,} columns; leave out those that are not needed.")
 
 
 def reason(error: Exception) -> str:

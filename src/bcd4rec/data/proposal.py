@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from bcd4rec.data.files import Kind
+from bcd4rec.errors import printable
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Proposal:
         return dict(self.options.get("map", {}))
 
     def to_toml(self, about: str = "") -> str:
-        reasons = {choice.role: choice.reason for choice in self.choices}
-        lines = [f"# {about}"] if about else []
+        reasons = {choice.role: printable(choice.reason) for choice in self.choices}
+        lines = [f"# {printable(about)}"] if about else []
         plain = {name: value for name, value in self.options.items() if not isinstance(value, dict)}
         lines += [f"{name} = {_toml(value)}" for name, value in plain.items()]
         for name, table in self.options.items():
@@ -51,14 +52,14 @@ class Proposal:
                 for key, value in table.items():
                     why = reasons.get(key if name == "map" else f"{name}.{key}", "")
                     lines.append(f"{_key(key)} = {_toml(value)}" + (f"  # {why}" if why else ""))
-        return "\n".join([*lines, *(f"# {doubt}" for doubt in self.doubts)]).lstrip("\n") + "\n"
+        return "\n".join([*lines, *(f"# {printable(doubt)}" for doubt in self.doubts)]).lstrip("\n") + "\n"
 
 
 def _toml(value: Any) -> str:
-    """JSON writes texts, numbers and lists of them as TOML does."""
-    return json.dumps(value, ensure_ascii=False)
+    """JSON writes texts, numbers and lists of them as TOML does, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _key(name: str) -> str:
     plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if plain else json.dumps(name, ensure_ascii=False)
+    return name if plain else _toml(name)

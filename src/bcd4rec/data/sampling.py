@@ -1,11 +1,10 @@
 """The first rows of an unknown log, whatever kind of file it is, with or without a header."""
 
-import csv
 import re
 from pathlib import Path
 
 from bcd4rec.data.column_profiles import ISO
-from bcd4rec.data.files import first_line, kind_of, log_files, separator_of
+from bcd4rec.data.files import header_of, kind_of, log_files, separator_of
 from bcd4rec.data.proposal import LogSample
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
@@ -31,6 +30,6 @@ def sample_of(path: Path, rows: int = ROWS) -> LogSample:
 
 def _names_for(file: Path, separator: str) -> tuple[str, ...]:
     """Names for the columns of a file whose first line is a row already; none where it is a header."""
-    fields = next(csv.reader([first_line(file).decode("utf-8-sig", "replace")], delimiter=separator), [])
+    fields = header_of(file, separator)
     rows = any(re.match(DATA_LIKE, field.strip()) for field in fields)
     return tuple(f"column{number}" for number in range(1, len(fields) + 1)) if rows else ()

@@ -9,15 +9,18 @@ from typing import Any
 import polars as pl
 
 from bcd4rec.data.files import (
+    MOST_COLUMNS,
     PARQUET_MAGIC,
     WANTED,
     Kind,
     first_line,
+    header_of,
     kind_of,
     reason,
     separator_of,
     suffix,
     tail_of,
+    too_many_columns,
     unreadable_line,
     unreadable_row,
 )
@@ -96,7 +99,10 @@ def scan(path: Path, kind: Kind | None = None, separator: str | None = None, nam
     if kind == "csv":
         separator = separator or separator_of(path)
         return RawTable(path, *_scan_csv(path, separator, names), text=True, separator=separator)
-    return RawTable(path, *(_scan_jsonl(path) if kind == "jsonl" else _scan_parquet(path)), text=False)
+    table = RawTable(path, *(_scan_jsonl(path) if kind == "jsonl" else _scan_parquet(path)), text=False)
+    if len(table.columns) > MOST_COLUMNS:
+        raise too_many_columns(path)
+    return table
 
 
 def read_through(table: RawTable) -> None:
@@ -145,18 +151,13 @@ def _scan_jsonl(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
 
 
 def _scan_csv(path: Path, separator: str, given: tuple[str, ...] = ()) -> tuple[pl.LazyFrame, tuple[str, ...]]:
-    head = first_line(path)
+    names = header_of(path, separator)
     options: dict[str, Any] = {"separator": separator, "infer_schema": False, "glob": False}
     options |= {"row_index_name": ROW, "row_index_offset": 1}
     if given:
-        fields = len(next(csv.reader([head.decode("utf-8-sig", "replace")], delimiter=separator), []))
-        if fields != len(given):
-            raise InputError(f"{path} has {fields} columns, but {len(given)} names were given: {', '.join(given)}.")
+        if len(names) != len(given):
+            raise InputError(f"{path} has {len(names)} columns, but {len(given)} names were given: {', '.join(given)}.")
         return pl.scan_csv(path, has_header=False, new_columns=list(given), **options), given
-    try:
-        names = next(csv.reader([head.decode("utf-8-sig")], delimiter=separator), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: the header cannot be read as UTF-8 CSV ({error}); save the file as UTF-8.") from None
     return pl.scan_csv(path, **options), tuple(names)
 
 

@@ -39,6 +39,7 @@ FORMAT = 3
 ARRAYS, ITEMS, VECTORS = "arrays.safetensors", "vocabulary.parquet", "vectors.safetensors"
 EXPORT_ANEW = "write it anew with `bcd4rec export`."
 PARTS = ("new", "old")  # the folders of a mixture's policies
+DEEPEST = 4  # mixtures within mixtures: 16 policies; links could make endless ones of a few folders
 
 
 def save(policy: Policy, folder: Path, force: bool = False) -> None:
@@ -79,6 +80,8 @@ def write(policy: Policy, folder: Path) -> None:
 
 def _write_mixture(policy: Mixture, folder: Path) -> None:
     """Both policies as bundles of their own, in folders within this one."""
+    if _depth(policy) > DEEPEST:
+        raise InputError(f"Policies cannot be mixed more than {DEEPEST} times; train one on what they showed.")
     for name, part in zip(PARTS, policy.parts, strict=True):
         (folder / name).mkdir()
         write(part, folder / name)
@@ -93,6 +96,10 @@ def _write_mixture(policy: Mixture, folder: Path) -> None:
         "about": policy.about,
     }
     write_json(folder / MANIFEST, manifest)
+
+
+def _depth(policy: Policy) -> int:
+    return 1 + max(map(_depth, policy.parts)) if isinstance(policy, Mixture) else 0
 
 
 @dataclass(frozen=True)
@@ -153,13 +160,16 @@ def opened(folder: Path, exported: bool = True) -> Bundle:
 def _refuse_changed_parts(folder: Path, parts: dict[str, str]) -> None:
     """The policies of a mixture must be those that it was saved with."""
     for name in PARTS:
-        if checksum(folder / name / MANIFEST) != parts[name]:
+        path = folder / name / MANIFEST
+        if not path.is_file() or checksum(path) != parts[name]:
             raise ValueError(f"{name} is not the policy that was saved")
 
 
 def _with_exported(found: Bundle, manifest: bytes) -> Bundle:
     """With what was added; all of that must be there, as it was written."""
     with worded(found.folder, EXPORT_ANEW):
+        if not (found.folder / EXPORT).is_file():  # reading a pipe would wait for ever
+            raise ValueError(f"{EXPORT} is no file")
         data = (found.folder / EXPORT).read_bytes()
         listed = parse_json(data, found.folder / EXPORT)
         if listed["manifest"] != hashlib.sha256(manifest).hexdigest():
@@ -184,11 +194,13 @@ def restored(saved: Bundle) -> Scorer:
     return SCORERS[saved.manifest["scorer"]].restore(saved.manifest["settings"], load_arrays(saved.read(ARRAYS)))
 
 
-def policy_of(saved: Bundle, load_scorer: LoadScorer = restored) -> Policy:
+def policy_of(saved: Bundle, load_scorer: LoadScorer = restored, depth: int = 0) -> Policy:
     """`load_scorer` may bring another form of the same scorer, as servers do."""
     manifest = saved.manifest
     if manifest["scorer"] == MIXTURE:
-        new, old = (policy_of(opened(saved.folder / name), load_scorer) for name in PARTS)
+        if depth >= DEEPEST:
+            raise InputError(f"{saved.folder} is damaged (mixtures within mixtures); mix two policies anew.")
+        new, old = (policy_of(opened(saved.folder / name), load_scorer, depth + 1) for name in PARTS)
         with worded(saved.folder):
             return replace(mix(new, old, float(manifest["share"])), about=manifest["about"])
     with worded(saved.folder):

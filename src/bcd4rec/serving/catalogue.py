@@ -26,16 +26,18 @@ class Names:
         read = pl.read_parquet if path.suffix == ".parquet" else pl.read_csv
         try:
             table = read(path)
-        except (OSError, pl.exceptions.PolarsError) as error:
+            wanted = [name for name in ("item_id", "name", "picture") if name in table.columns]
+            told = table.select(pl.col(wanted).cast(pl.String))
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"--items {path} cannot be read ({reason}); expected CSV or Parquet.") from None
         for column in ("item_id", "name"):
             if column not in table.columns:
-                found = ", ".join(table.columns)
+                found = ", ".join(table.columns[:20])
                 raise InputError(
                     f"--items {path} has no column {column!r} but {found}; expected item_id, name, picture."
                 )
-        return cls(_texts(table, "name"), _texts(table, "picture"))
+        return cls(_texts(told, "name"), _texts(told, "picture"))
 
     def of(self, item: ItemId) -> dict[str, Any]:
         key = str(item)
@@ -66,7 +68,7 @@ def _texts(table: pl.DataFrame, column: str) -> dict[str, str]:
     """What a column says of each item; nothing where it is missing or empty."""
     if column not in table.columns:
         return {}
-    ids, texts = (table[name].cast(pl.String).to_list() for name in ("item_id", column))
+    ids, texts = (table[name].to_list() for name in ("item_id", column))
     return {item: text for item, text in zip(ids, texts, strict=True) if item and text}
 
 

@@ -1,5 +1,6 @@
 """`--on-decision`: a command that gets the decision as JSON on its input, or an address that it is sent to."""
 
+import http.client
 import json
 import os
 import shlex
@@ -41,7 +42,13 @@ def hook_of(text: str) -> Hook:
 
 
 def _webhook(address: str) -> Hook:
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError as error:
+        raise InputError(f"{OPTION}: the address cannot be read ({error}); expected https://….") from None
+    if any(letter.isspace() or not letter.isprintable() for letter in address) or not address.isascii():
+        raise InputError(f"{OPTION}: found an address with blanks or letters beyond ASCII; write them as %20.")
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOCAL)):
         raise InputError(f"{OPTION}: found an address with {parts.scheme}://, expected https:// (or http://localhost).")
     return lambda decision: _post(address, decision)
@@ -81,5 +88,5 @@ def _post(address: str, decision: dict[str, Any]) -> None:
             pass
     except urllib.error.HTTPError as error:
         raise HookFailed(f"the address answered with status {error.code}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise HookFailed(f"the address cannot be reached ({type(error).__name__})") from None

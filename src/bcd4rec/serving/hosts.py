@@ -7,6 +7,7 @@ from bcd4rec.serving.bodies import Refused
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 ANY = "*"
+LONGEST = 300  # bytes of a name that are looked at, and remembered
 
 
 class Hosts:
@@ -17,11 +18,11 @@ class Hosts:
         self._names = frozenset({*LOCAL, *(name.lower() for name in names)})
 
     def check(self, head: dict[bytes, bytes], own: str) -> None:
-        host = host_name(head.get(b"host", b""))
+        host = host_name(head.get(b"host", b"")[:LONGEST])
         if host not in self._names and host != own and ANY not in self._names:
             raise Refused(403, "The server is not known by the name in the header Host; see --allowed-hosts.")
         origin = head.get(b"origin")
-        if origin is not None and (name := _origin_name(origin)) not in self._names and name != host:
+        if origin is not None and (name := _origin_name(origin[:LONGEST])) not in self._names and name != host:
             raise Refused(403, "Pages of another site may not ask this server; see --allowed-hosts.")
 
 

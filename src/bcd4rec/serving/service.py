@@ -22,7 +22,7 @@ from bcd4rec.serving.canary_state import EXTERNAL, NEW, OLD
 from bcd4rec.serving.messages import Event, FeedbackRequest, ImpressionsRequest, RecommendRequest
 from bcd4rec.serving.metrics import CanaryMetrics, Metrics
 from bcd4rec.serving.session_cache import SessionCache
-from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record
+from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record, weight
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession
 
 PATIENCE = 0.25  # seconds to wait for the database; then feedback is only "accepted", and sessions are as in memory
@@ -84,18 +84,18 @@ class Service:
         request_id = self._new_id()
         session_id = asked.session_id or request_id
         if self.canary is None:
-            return await self._recommend(asked, request_id, session_id, self.arms.of(session_id))
+            return (await self._recommend(asked, request_id, session_id, self.arms.of(session_id)))[0]
         in_new = await self._in_new(self.canary, session_id, asked.session_id is None, asked.record)
         if self.canary.external and not in_new:
             self.metrics.recommended(EXTERNAL, EXTERNAL)
             nothing = {"policy": EXTERNAL, "arm": EXTERNAL, "items": [], "unknown": []}
             return {"request_id": request_id, "session_id": session_id} | nothing
         arm = self.arms.named(NEW if in_new else OLD)
-        if not asked.record:
-            return await self._recommend(asked, request_id, session_id, arm)
+        if not asked.record or asked.explain:  # somebody looks at the policy, and may take long
+            return (await self._recommend(asked, request_id, session_id, arm))[0]
         with self.canary.guarding(in_new) as items:
-            answer = await self._recommend(asked, request_id, session_id, arm)
-            items += answer["items"]
+            answer, possible = await self._recommend(asked, request_id, session_id, arm)
+            items += answer["items"] if possible else [None]
         return answer
 
     async def _in_new(self, canary: LiveCanary, session_id: str, fresh: bool, remember: bool) -> bool:
@@ -108,7 +108,10 @@ class Service:
                 canary.remember(session_id, began)
         return canary.in_new(session_id, began)
 
-    async def _recommend(self, asked: RecommendRequest, request_id: str, session_id: str, arm: Arm) -> dict[str, Any]:
+    async def _recommend(
+        self, asked: RecommendRequest, request_id: str, session_id: str, arm: Arm
+    ) -> tuple[dict[str, Any], bool]:
+        """The answer, and whether there was anything to recommend."""
         given = self._given(asked)
         known = StoredSession([], [])
         if asked.session_id is not None and (given is None or self._shared or session_id not in self._steps):
@@ -125,7 +128,20 @@ class Service:
             noted = self._note(arm, request_id, session_id, opening, known.steps, answer)
             if noted is not None and self._shared and self.store.status().connected:
                 await _within_patience(noted)
-        return {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name} | answer
+        about = {"request_id": request_id, "session_id": session_id, "policy": arm.version, "arm": arm.name}
+        return about | answer, bool(answer["items"]) or self._possible(asked, question, arm)
+
+    def _possible(self, asked: RecommendRequest, question: "_Question", arm: Arm) -> bool:
+        """Whether a client left something to recommend; where it did not, an empty slate is no failure of the policy.
+
+        What another arm knows, and this one does not, was left to both.
+        """
+        gone = {*question.excluded, *question.sessions.unavailable[0].tolist()}
+        if question.candidates is None:
+            return arm.recommender.policy.n_items > len(gone)
+        barred = {str(item) for item in asked.exclude}
+        strange = [item for item in question.unknown if item in (asked.candidates or []) and str(item) not in barred]
+        return bool(set(question.candidates) - gone) or any(map(self._in_catalogue, strange))
 
     async def _known(self, session_id: str) -> StoredSession:
         if not self._local:
@@ -212,7 +228,7 @@ class Service:
         records.append(
             Impression(request_id, session_id, step, arm.version, arm.name, now, tuple(items), propensities, values)
         )
-        self._cache.add_slate(request_id, len(records))
+        self._cache.add_slate(request_id, sum(map(weight, records)))
         try:
             return self.store.submit(records)
         except (BufferFull, StoreClosed):
@@ -221,9 +237,10 @@ class Service:
 
     def _may_store(self, item: ItemId) -> bool:
         """Whoever may ask could otherwise make items up, and the next policy would recommend them."""
-        return self._new_items or any(
-            arm.recommender.served.vocabulary.index(item) is not None for arm in self.arms.all
-        )
+        return self._new_items or self._in_catalogue(item)
+
+    def _in_catalogue(self, item: ItemId) -> bool:
+        return any(arm.recommender.served.vocabulary.index(item) is not None for arm in self.arms.all)
 
     def _step(self, session_id: str, least: int) -> int:
         """The number of the next slate; a session may have begun before this process did."""
@@ -241,6 +258,12 @@ class Service:
             raise InputError("This server has no external arm; start it with --control external.")
         if await self._in_new(self.canary, told.session_id, False, True) and self.canary.winner is None:
             raise InputError(f"session_id: found a session of the arm {NEW}, expected one of the arm {EXTERNAL}.")
+        if strange := [item for item in told.items if not self._may_store(item)]:
+            self.metrics.unknown.inc(len(strange))
+            raise InputError(
+                f"items: found {strange[0]!r}, which no policy here knows; if your system shows other items, start the "
+                "server with --new-items."
+            )
         request_id, items = told.request_id or self._new_id(), told.in_order()
         answer = {"request_id": request_id, "session_id": told.session_id, "arm": EXTERNAL, "accepted": len(items)}
         before, _ = await self._read(self.store.slates, [request_id])
@@ -252,7 +275,7 @@ class Service:
             self.store.now_us(),
             *(tuple(item for item, _ in items), tuple(propensity for _, propensity in items), (0.0,) * len(items)),
         )
-        self._cache.add_slate(request_id, 1)
+        self._cache.add_slate(request_id, weight(record))
         return await self._stored([record]), answer
 
     # ---- feedback

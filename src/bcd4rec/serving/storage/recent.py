@@ -3,12 +3,13 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
-from bcd4rec.serving.storage.records import Impression, Record
+from bcd4rec.serving.storage.records import Impression, Record, weight
 
 Answers = dict[tuple[str, str], int]  # (item, response) -> when it came first
-KEEP = 50_000  # committed records that stay in memory
+KEEP = 50_000  # committed records that stay in memory, by weight
 
 
 class Recent:
@@ -21,6 +22,7 @@ class Recent:
         self._items: dict[str, tuple[str, ...]] = {}  # of each slate, by request
         self._answers: dict[str, Answers] = {}  # by request
         self._committed: deque[Record] = deque()
+        self._weight = 0  # of those
 
     def add(self, records: Iterable[Record]) -> None:
         with self._lock:
@@ -35,8 +37,11 @@ class Recent:
     def committed(self, records: Sequence[Record]) -> None:
         with self._lock:
             self._committed.extend(records)
-            while len(self._committed) > self._keep:
-                self._forget(self._committed.popleft())
+            self._weight += sum(map(weight, records))
+            while self._weight > self._keep:
+                oldest = self._committed.popleft()
+                self._weight -= weight(oldest)
+                self._forget(oldest)
 
     def forget(self, records: Iterable[Record]) -> None:
         with self._lock:
@@ -50,9 +55,10 @@ class Recent:
         else:
             _remove(self._answers, record.request_id, (record.item, record.response))
 
-    def slates(self, session_id: str) -> list[Impression]:
+    def slates(self, session_id: str, most: int | None = None) -> list[Impression]:
+        """The newest of a session."""
         with self._lock:
-            return list(self._slates.get(session_id, {}).values())
+            return list(islice(reversed(self._slates.get(session_id, {}).values()), most))[::-1]
 
     def items(self, requests: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Of those slates that are in memory."""

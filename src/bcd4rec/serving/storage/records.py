@@ -56,6 +56,13 @@ class Feedback:
 Record = Impression | Feedback
 
 
+def weight(record: Record) -> int:
+    """How much memory it takes, in records of the usual size: long slates must not count like short ones."""
+    if isinstance(record, Feedback):
+        return 1
+    return 1 + len(record.items) // 10 + sum(map(len, record.items)) // 500
+
+
 @dataclass(frozen=True)
 class StoreStatus:
     """How the store is: for health pages."""

@@ -147,7 +147,7 @@ class Store:
 
     def look_up(self, session_id: str, in_memory: bool = False) -> tuple["StoredSession", bool]:
         """What `session` tells, and whether the database was asked."""
-        recent = self._recent.slates(session_id)
+        recent = self._recent.slates(session_id, queries.SESSION_SLATES)
         shown = {one.request_id: (one.step, one.time_us, one.items, one.arm) for one in recent}
         stored = None if in_memory else self._read(lambda reader: _session(reader, session_id, list(shown)))
         slates, feedback = stored or ([], [])

@@ -14,7 +14,7 @@ from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.clock import Clock
 from bcd4rec.serving.storage.database import Connection, Database
 from bcd4rec.serving.storage.recent import Recent
-from bcd4rec.serving.storage.records import Record, StoreStatus
+from bcd4rec.serving.storage.records import Record, StoreStatus, weight
 
 # A commit costs as much as twenty records, so a group waits for others, and longer if the one before was large.
 WAIT_SECONDS, LONGEST_WAIT = 0.0005, 0.005  # for each record of the one before, and at most
@@ -42,6 +42,7 @@ class StoreClosed(Exception):  # noqa: N818
 @dataclass(frozen=True, slots=True)
 class Submission:
     records: tuple[Record, ...]
+    weight: int
     future: Future[None]
 
 
@@ -61,7 +62,7 @@ class Writer:
         self._retention_days, self._refresh, self._forsake = retention_days, refresh, lost
         self._changed = threading.Condition()  # guards the fields down to _closing
         self._queue: deque[Submission] = deque()
-        self._pending = self._dropped = 0
+        self._pending = self._weight = self._dropped = 0
         self._connected = True
         self._last_error: str | None = None
         self._last_commit_us: int | None = None
@@ -80,16 +81,17 @@ class Writer:
     # ---- for any thread
 
     def submit(self, records: Sequence[Record]) -> Future[None]:
-        submission = Submission(tuple(records), Future())
+        submission = Submission(tuple(records), sum(map(weight, records)), Future())
         submission.future.set_running_or_notify_cancel()  # what may be committed already cannot be cancelled
         with self._changed:
             if self._closing:
                 raise StoreClosed("The store is closed.")
-            if self._pending + len(submission.records) > self._buffer:
+            if self._weight + submission.weight > self._buffer:
                 self._dropped += len(submission.records)
                 raise BufferFull(f"{self._pending:,} of {self._buffer:,} records wait for the database.")
             self._queue.append(submission)
             self._pending += len(submission.records)
+            self._weight += submission.weight
             self._recent.add(submission.records)
             self._changed.notify()
         return submission.future
@@ -178,6 +180,7 @@ class Writer:
         self._found()
         with self._changed:
             self._pending -= len(records)
+            self._weight -= sum(submission.weight for submission in group)
             self._last_commit_us = time.time_ns() // 1000
         for submission in group:
             submission.future.set_result(None)
@@ -186,6 +189,7 @@ class Writer:
         self._recent.forget(submission.records)
         with self._changed:
             self._pending -= len(submission.records)
+            self._weight -= submission.weight
             self._dropped += len(submission.records)
             self._last_error = words(error)
         log.warning("%d records were not stored: %s", len(submission.records), words(error))
