@@ -41,6 +41,13 @@ def start(
     mapping: Annotated[
         Path | None, typer.Option(help="What the columns mean, as TOML, in place of a proposal; see docs/your-logs.md.")
     ] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option("--items", help="A second file about items: id, and columns of numbers, texts or vectors."),
+    ] = None,
+    items_id: Annotated[
+        str | None, typer.Option(help="What that file calls an item's id. Default: as the log does.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Take the proposal without asking.")] = False,
     seed: Seed = 0,
     json: Json = False,
@@ -59,7 +66,11 @@ def start(
         told = ", ".join(f"{role}={column}" for role, column in proposal.map.items()) or proposal.options["format"]
         raise _error(f"There is no terminal to ask whether {told} is right; pass --yes if it is, or --mapping FILE.")
     _keep(folder, mapping, proposal, log)
-    run = Start(log, folder, seed, lambda stage, done: say(f"{WORDS[stage]}{' (done before)' if done else ' …'}"))
+
+    def again(stage: str, done: bool) -> None:
+        say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
+
+    run = Start(log, folder, seed, again, items, items_id)
     _show(proposal)
     read = run.read()
     for sentence in read["preview"]:
@@ -188,13 +199,15 @@ def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
         shlex.quote(str(path)) for path in (run.log, run.out / MAPPING, run.out / DATASET, run.out / POLICY)
     )
     others = " ".join(name for name in OPPONENTS if name != method)
+    features = f" --items {shlex.quote(str(run.items))}" if run.items is not None else ""
+    features += f" --items-id {shlex.quote(run.items_id)}" if run.items_id is not None else ""
     return [
         f"bcd4rec check {log} --map {mapping} --sort",
-        f"bcd4rec prepare {log} --map {mapping} --sort --test {TEST} --out {data} --seed {run.seed}",
+        f"bcd4rec prepare {log} --map {mapping} --sort --test {TEST}{features} --out {data} --seed {run.seed}",
         f"bcd4rec train {method} {data} --out {policy} --seed {run.seed}",
         f"bcd4rec evaluate {policy} {others} --log {data} --seed {run.seed}",
         *([f"bcd4rec judge {policy} --log {data} --seed {run.seed}"] if propensities else []),
-        f"bcd4rec start {log} --mapping {mapping} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
+        f"bcd4rec start {log} --mapping {mapping}{features} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
     ]
 
 

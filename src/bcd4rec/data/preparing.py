@@ -60,8 +60,9 @@ def prepare(
     if problems := row_problems(log, responses):
         raise BadLog(problems)
     index = with_earlier(SessionIndex.build(log, responses, tick), config.earlier)
+    logged = index.items
     if features is not None:
-        index = replace(index, items=features.of(index.items))
+        index = replace(index, items=features.catalogue(logged))
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
@@ -79,7 +80,7 @@ def prepare(
             items = features.of(items)
         items.write_parquet(folder / "items.parquet")
         told = {"reading": reading, "origin": origin_of_log(log)}
-        told |= {"features": features.told(items) if features is not None else None}
+        told |= {"features": features.told(items, logged) if features is not None else None}
         manifest = {
             "kind": "dataset",
             "format": FORMAT,
