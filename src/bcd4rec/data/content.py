@@ -43,8 +43,8 @@ class Content:
         return Content(np.ascontiguousarray(self.axes[items]), self.blocks, np.ascontiguousarray(self.codes[:, items]))
 
     @classmethod
-    def encode(cls, items: pl.DataFrame, kinds: dict[str, str]) -> Self | None:
-        """Of the columns of `items`, by their kinds; None where they tell nothing apart."""
+    def encode(cls, items: pl.DataFrame, kinds: dict[str, str]) -> Self:
+        """Of the columns of `items`, by their kinds; those that tell nothing apart are left out."""
         limit = WIDEST
         while sum(min(_width(kind), limit) for kind in kinds.values()) > ALTOGETHER:
             limit //= 2
@@ -59,8 +59,6 @@ class Content:
             else:
                 axes = _axes(items[name], kind, min(_width(kind), limit))
                 parts += [axes] if axes.any() else []
-        if not parts and not codes:
-            return None
         nothing = np.zeros((len(items), 0), np.float32)
         blocks = np.cumsum([0, *(part.shape[1] for part in parts)]).astype(np.int64)
         coded = np.stack(codes) if codes else np.zeros((0, len(items)), np.int32)

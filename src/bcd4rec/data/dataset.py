@@ -85,9 +85,12 @@ class Dataset:
 
     @cached_property
     def content(self) -> Content | None:
-        """The features of the items, encoded; None where the data set has none that tell items apart."""
-        kinds = self.manifest.get("features", {}).get("columns", {})
-        return Content.encode(self.items, kinds) if kinds else None
+        """The features of the items, encoded; None where no file about items was given.
+
+        A file that tells no items apart may still name new ones.
+        """
+        told = self.manifest.get("features")
+        return None if told is None else Content.encode(self.items, told["columns"])
 
     @cached_property
     def _split_of_row(self) -> pl.Series:

@@ -6,8 +6,8 @@ Responses n of an item where e were expected are taken for Poisson with a lift t
 
 one factor after the other, each fitted to what those before it leave. Items fall into folds, and the factors of an item
 come from the items of the other folds: what is foreseen of an item has never seen its own responses, and is as good for
-known items as for new ones. How strongly each factor is drawn to 1 is what foresees the left-out items best; a feature
-that does not help is drawn to 1 altogether.
+known items as for new ones. How strongly each factor is drawn to 1 is what foresees the left-out items best; features
+that do not help by more than luck would have it are not used.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bcd4rec.data.content import Content
-from bcd4rec.data.knowledge import Counted, likelihood, once_a_session, refuse_other_shape, strength
+from bcd4rec.data.knowledge import Counted, likelihoods, once_a_session, refuse_other_shape, strength
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import Doubles, FloatArray, IntArray, Mask, Rows
 
@@ -87,8 +87,11 @@ def foreseen_lifts(n: Doubles, e: Doubles, categories: IntArray, content: Conten
     fold = np.full(len(n), -1)
     fold[chosen] = np.random.default_rng(0).permutation(len(chosen)) % ITEM_FOLDS
     counts = _Counts(n, e, chosen, fold)
-    for codes in (categories, *content.codes):
-        prior += counts.grouped(prior, codes)
+    prior += counts.grouped(prior, categories)
+    for codes in content.codes:
+        factor = counts.grouped(prior, codes)
+        if counts.better(prior[chosen], factor[chosen], counts.strength(prior)):
+            prior += factor
     if content.axes.shape[1]:
         prior += _Ridge(counts, prior, content).lifts()
     return np.clip(prior, -LARGEST, LARGEST).astype(np.float32)
@@ -101,10 +104,14 @@ class _Counts:
     chosen: Rows  # items that are learned from
     fold: NDArray[np.int64]  # (A,) −1 for items that are not learned from
 
-    def likelihood(self, log_prior: Doubles, m: float) -> float:
-        """Of the chosen items; `log_prior` is (A,) or theirs alone."""
-        log_prior = log_prior[self.chosen] if len(log_prior) == len(self.n) else log_prior
-        return likelihood(self.n[self.chosen], self.e[self.chosen], np.exp(log_prior), m)
+    def likelihoods(self, log_prior: Doubles, m: float) -> Doubles:
+        """Of the chosen items, whose log priors these are."""
+        return likelihoods(self.n[self.chosen], self.e[self.chosen], np.exp(log_prior), m)
+
+    def better(self, log_prior: Doubles, factor: Doubles, m: float) -> bool:
+        """Whether a factor foresees the chosen items better, by more than a standard error."""
+        gain = self.likelihoods(log_prior + factor, m) - self.likelihoods(log_prior, m)
+        return bool(gain.sum() > np.sqrt(len(gain)) * gain.std())
 
     def strength(self, log_prior: Doubles) -> float:
         return strength(self.n[self.chosen], self.e[self.chosen], np.exp(log_prior[self.chosen]))
@@ -129,8 +136,8 @@ class _Counts:
             lifts = np.zeros_like(n) if np.isinf(drawn) else np.log((np.maximum(n, 0) + drawn) / (e + drawn))
             found = np.zeros(len(prior))
             found[coded] = lifts[self.fold[coded], codes[coded]]
-            tried.append((self.likelihood(prior + found, m), found))
-        return max(tried, key=lambda one: one[0])[1]
+            tried.append((self.likelihoods((prior + found)[self.chosen], m).sum(), found))
+        return max(tried, key=lambda one: float(one[0]))[1]
 
 
 class _Ridge:
@@ -161,9 +168,7 @@ class _Ridge:
         held_out = self._held_out(penalties)
         found: Doubles = np.zeros(len(self._prior))
         rows = self._counts.chosen
-        if self._counts.likelihood(self._prior[rows] + held_out, self._m) <= self._counts.likelihood(
-            self._prior, self._m
-        ):
+        if not self._counts.better(self._prior[rows], held_out, self._m):
             return found
         low, high = lifts.min(), lifts.max()  # nothing is foreseen to be better than the best that is known
         found[:] = np.clip(self._content.axes @ whole[1:].astype(np.float32) + whole[0], low, high)
@@ -208,4 +213,4 @@ class _Ridge:
     def _best(self, tried: list[list[float]]) -> list[float]:
         """The penalties with which the left-out items are foreseen best."""
         prior = self._prior[self._counts.chosen]
-        return max(tried, key=lambda one: self._counts.likelihood(prior + self._held_out(one), self._m))
+        return max(tried, key=lambda one: self._counts.likelihoods(prior + self._held_out(one), self._m).sum())

@@ -200,13 +200,14 @@ def strength(n: Doubles, e: Doubles, prior: Doubles) -> float:
     """The m of `STRENGTHS` under which counts n with expectations e are likeliest."""
     seen = e > 0
     n, e, prior = n[seen], e[seen], prior[seen]
-    return float(STRENGTHS[int(np.argmax([likelihood(n, e, prior, m) for m in STRENGTHS]))])
+    return float(STRENGTHS[int(np.argmax([likelihoods(n, e, prior, m).sum() for m in STRENGTHS]))])
 
 
-def likelihood(n: Doubles, e: Doubles, prior: Doubles, m: float) -> float:
-    """Its logarithm, up to a constant, of counts n with expectations e > 0 and lifts drawn to `prior` by m."""
+def likelihoods(n: Doubles, e: Doubles, prior: Doubles, m: float) -> Doubles:
+    """Their logarithms, up to constants, of counts n with expectations e > 0 and lifts drawn to `prior` by m."""
     drawn = m * prior
-    return float(np.sum(gammaln(n + drawn) - gammaln(drawn) + drawn * np.log(m / (e + m)) + n * np.log(e / (e + m))))
+    found: Doubles = gammaln(n + drawn) - gammaln(drawn) + drawn * np.log(m / (e + m)) + n * np.log(e / (e + m))
+    return found
 
 
 def _centred(values: Doubles, weights: Doubles) -> FloatArray:
