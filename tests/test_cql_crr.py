@@ -15,7 +15,7 @@ from bcd4rec.data.states import PAD, States
 from bcd4rec.losses import advantage_weighted, conservative
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.evidence import summary
-from bcd4rec.models.evidence_network import INPUTS
+from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.seeding import generator
 from bcd4rec.training import take
 from test_evidence_agent import (
@@ -182,7 +182,7 @@ def test_updates_over_evidence_by_loops(name, changes):
     plain.material = material
     if name == "crr":
         with torch.no_grad():  # what is alike in all items of a session would move by rounding alone
-            agent.actor.weights += 0.2 * torch.from_numpy(np.random.default_rng(2).normal(size=INPUTS)).float()
+            agent.actor.weights += 0.2 * torch.from_numpy(np.random.default_rng(2).normal(size=1 + COLUMNS)).float()
         plain.actor, plain.moments_of_actor = parameters(agent.actor)
     behaviour = None if material.behaviour is None else material.behaviour.evidence
     rng, norms = np.random.default_rng(3), []

@@ -20,7 +20,7 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, States
 from bcd4rec.models.evidence import summary
 from bcd4rec.models.evidence_kernels import COLUMNS, LIKED
-from bcd4rec.models.evidence_network import INPUTS, EvidenceNetwork
+from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.response_regression import ResponseModel, Sample, fit_response
 from bcd4rec.policies.evidence_policy import BehaviourWeights
 from bcd4rec.seeding import generator
@@ -29,6 +29,7 @@ from bcd4rec.training import Trainer, take
 HEADS = ("expected", "fixed", "implicit")
 REWARDS = {"skip": 0.0, "click": 1.0, "buy": 5.0, "complain": -2.0}
 SEED, N_ITEMS = 7, 10
+INPUTS = 1 + COLUMNS
 
 
 def frame_of(rows: list[tuple[int, int, int, int, str]]) -> pl.DataFrame:

@@ -47,7 +47,7 @@ def test_the_shop_with_all_that_it_knows(tmp_path: Path) -> None:
     more = ("--items", EXAMPLES / "shop-items.jsonl", "--items-id", "sku", "--earlier", 5)
     works("prepare", EXAMPLES / "shop.jsonl", "--map", EXAMPLES / "shop.toml", "--out", tmp_path / "data", *more)
     data = Dataset.load(tmp_path / "data")
-    assert data.manifest["features"]["left_out"] == 4
+    assert data.manifest["features"]["items_new"] == 4
     assert data.manifest["counts"]["users"] == 25
     assert data.manifest["counts"]["organic"] > 0
     assert data.manifest["availability"]["of_items_liked_before"] > 0

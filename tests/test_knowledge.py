@@ -94,10 +94,10 @@ def test_the_prior_is_strong_where_items_do_not_differ_and_weak_where_they_do():
     rng = np.random.default_rng(0)
     expected = np.full(2000, 20.0)
     alike = rng.poisson(expected).astype(np.float64)
-    assert knowledge._strength(alike, expected, np.ones(2000)) == STRENGTHS[-1]
+    assert knowledge.strength(alike, expected, np.ones(2000)) == STRENGTHS[-1]
     for variance in (1.0, 4.0):  # of the lift, of which the strength is the inverse
         lift = rng.gamma(1 / variance, variance, 2000)
-        found = knowledge._strength(rng.poisson(expected * lift).astype(np.float64), expected, np.ones(2000))
+        found = knowledge.strength(rng.poisson(expected * lift).astype(np.float64), expected, np.ones(2000))
         assert found == pytest.approx(1 / variance, rel=0.4)
     assert np.abs(log_lift(alike, expected, np.full(2000, -1, np.int32))).max() < 0.1
     spread = log_lift(alike * rng.integers(2, size=2000) * 2, expected, np.full(2000, -1, np.int32))

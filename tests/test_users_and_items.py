@@ -179,13 +179,14 @@ def test_liked_items_that_are_shown_again() -> None:
 
 # ---- features
 
+MAPPED = "session=s,step=n,item=sku,response=r"
+
 
 def features(path: Path, text: str, *options: object) -> tuple[pl.DataFrame, dict[str, Any]]:
     (path / "log.csv").write_text("s,n,sku,r\n1,0,a,skip\n1,0,b,click\n2,0,c,click\n")
     name = "items.jsonl" if text.startswith("{") else "items.csv"
     (path / name).write_text(text)
-    mapped = ("--map", "session=s,step=n,item=sku,response=r")
-    works("prepare", path / "log.csv", *mapped, "--items", path / name, "--out", path / "data", *options)
+    works("prepare", path / "log.csv", "--map", MAPPED, "--items", path / name, "--out", path / "data", *options)
     found = Dataset.load(path / "data")
     return found.items, found.manifest["features"]
 
@@ -197,9 +198,44 @@ def test_features_of_items(tmp_path: Path) -> None:
         ("a", "food", 2.0, "y", 4.0),
         ("b", None, None, None, None),
         ("c", "tools", 1.5, "x", None),
+        ("z", "food", 9.0, "x", 5.0),
     ]
     kinds = {"price": "number", "brand": "category", "category": "category", "size": "number"}
-    assert told == {"columns": kinds, "items": 2, "items_without": 1, "left_out": 1}
+    assert told == {"columns": kinds, "items": 2, "items_without": 1, "items_new": 1, "left_out": 0}
+
+
+def test_items_that_the_log_never_shows(tmp_path: Path) -> None:
+    text = "sku,price,category\nz,9,food\nb,1,food\n_,2,toys\n"
+    items, told = features(tmp_path, text)
+    assert items["item_id"].to_list() == ["a", "b", "c", "_", "z"]  # those of the log keep their numbers
+    assert items["impressions"].to_list()[3:] == [0, 0]
+    assert items["category"].to_list() == [None, "food", None, "toys", "food"]
+    assert (told["items_new"], told["left_out"]) == (2, 0)
+    shown = works(
+        "prepare", tmp_path / "log.csv", "--map", MAPPED, "--items", tmp_path / "items.csv", "--out", tmp_path / "d"
+    )
+    assert "2 others, which the log never shows, can be recommended, too" in " ".join(shown.stdout.split())
+    items, told = features(tmp_path, text, "--no-new-items", "--force")
+    assert items["item_id"].to_list() == ["a", "b", "c"]
+    assert (told["items_new"], told["left_out"]) == (0, 2)
+
+
+def test_titles_are_texts_and_kinds_can_be_said(tmp_path: Path) -> None:
+    text = "sku,title,size,code\na,red shoe,36,x-1\nb,blue warm coat,38,x-2\nc,green hat,36,x-3\n"
+    _, told = features(tmp_path, text)
+    assert told["columns"] == {"title": "text", "size": "number", "code": "text"}
+    items, told = features(tmp_path, text, "--force", "--item-kinds", "size=category,code=ignored")
+    assert told["columns"] == {"title": "text", "size": "category", "code": "ignored"}
+    assert items.columns[4:] == ["title", "size"]
+    assert items["size"].to_list() == ["36", "38", "36"]
+    for wish, words in (
+        ("colour=text", "has no feature colour; its features are title, size, code"),
+        ("size=big", "size=big, expected one of number, category, text, ignored"),
+        ("title=number", "column title of"),
+    ):
+        args = ("prepare", tmp_path / "log.csv", "--map", MAPPED, "--out", tmp_path / "no")
+        assert words in fails(*args, "--items", tmp_path / "items.csv", "--item-kinds", wish)
+        assert "give --items, too" in fails(*args, "--item-kinds", wish)
 
 
 def test_vectors_and_truth_values(tmp_path: Path) -> None:

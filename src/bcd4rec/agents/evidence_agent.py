@@ -17,8 +17,8 @@ from bcd4rec.constraint import mask_values
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import Evidence, summary
-from bcd4rec.models.evidence_kernels import COLUMNS, LIKED
-from bcd4rec.models.evidence_network import INPUTS, EvidenceNetwork
+from bcd4rec.models.evidence_kernels import LIKED
+from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
 from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, logistic
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
@@ -39,11 +39,11 @@ FRACTIONS = 32  # quantiles that a policy keeps of a head that knows any
 class EvidenceTable:
     """All that updates look at, computed once."""
 
-    inputs: FloatArray  # (n, INPUTS) of each transition
+    inputs: FloatArray  # (n, inputs) of each transition
     session: FloatArray  # (n, SUMMARY) of its state
     chances: FloatArray  # (R, n) of at least each response, by the response model
     next_place: IntArray  # (n,) row of the arrays below, −1 where the session ended
-    next_inputs: FloatArray  # (m, C, INPUTS) of the best allowed next actions by the response model
+    next_inputs: FloatArray  # (m, C, inputs) of the best allowed next actions by the response model
     next_exists: NDArray[np.bool_]  # (m, C) sets may be smaller than C
     next_session: FloatArray  # (m, SUMMARY)
     next_allowed: FloatArray  # (m,) share of the catalogue that is allowed
@@ -65,7 +65,7 @@ class LearningMaterial:
         self.tensors = {name: torch.from_numpy(getattr(self.table, name)) for name in self.table.__dataclass_fields__}
 
     def _inputs(self, rows: FloatArray, sessions: FloatArray) -> FloatArray:
-        """(…, INPUTS): the expected reward in the unit of the values, and the evidence at unit size."""
+        """(…, inputs): the expected reward in the unit of the values, and the evidence at unit size."""
         rewards = (self.model.weights.of_rows(rows, sessions) - self.reward_mean) / self.unit
         return np.concatenate([rewards[..., None], rows / self.sizes], axis=-1).astype(np.float32)
 
@@ -82,7 +82,7 @@ class LearningMaterial:
         place = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
         found = goes_on & (wanted[place] == keys) if len(wanted) else np.zeros(len(keys), np.bool_)
         width = min(self.next_actions, dataset.n_items)
-        inputs = np.zeros((len(wanted), width, INPUTS), np.float32)
+        inputs = np.zeros((len(wanted), width, 1 + sample.rows.shape[1]), np.float32)
         exists = np.zeros((len(wanted), width), np.bool_)
         allowed = np.ones(len(wanted), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
@@ -132,10 +132,15 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         super().__init__(config, seed, device)
         self.material, self.offset, self.unit = material, offset, material.unit
         with seeded(seed, "network"):
-            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines).to(device)
+            self.network = EvidenceNetwork(config.head, config.quantiles, config.cosines, self.columns).to(device)
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self.optimiser = self.adam(self.network)
         self.table = {name: tensor.to(device) for name, tensor in material.tensors.items()}
+
+    @property
+    def columns(self) -> int:
+        """How many numbers a row of evidence has."""
+        return self.material.model.evidence.columns
 
     @classmethod
     def of(
@@ -167,7 +172,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         reward = self.tensor(centred).float().unsqueeze(1)
         if not len(self.material.table.next_inputs):  # every session ends at once
             return reward, 1.0
-        inputs = self.table["next_inputs"][known]  # (B, C, INPUTS)
+        inputs = self.table["next_inputs"][known]  # (B, C, inputs)
         values = mask_values(inputs @ self.chooser.preferences(), self.table["next_exists"][known])
         best = inputs[torch.arange(len(rows), device=self.device), self.choose(values, step)]
         taus = self.taus(len(rows), step, "target")
@@ -218,7 +223,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
     def fresh(self, seed_name: str) -> EvidenceNetwork:
         """As the response model ranks; of the session itself it says nothing."""
         with seeded(self.seed, seed_name):
-            network = EvidenceNetwork("expected", 1, 1).to(self.device)
+            network = EvidenceNetwork("expected", 1, 1, self.columns).to(self.device)
         for one in network.value.second.parameters():
             torch.nn.init.zeros_(one)
         return network
@@ -235,21 +240,21 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
     @torch.no_grad()
     def policy_of(self, network: EvidenceNetwork) -> EvidencePolicy:
         network = copy.deepcopy(network).cpu()
-        head = network.head
+        head, inputs = network.head, network.inputs
         count = FRACTIONS if head.samples_taus else head.count
         taus = midpoints(count).unsqueeze(0)
         # Quantiles are linear in the entries of state and action, so those of each single entry tell all of them.
-        entries = torch.eye(INPUTS + 1)
-        state = torch.cat((network.weights, torch.ones(1))).expand(INPUTS + 1, -1)
-        rows = head.quantiles(state, entries, taus.expand(INPUTS + 1, -1)).T.numpy()  # (N, INPUTS + 1)
-        nothing = head.quantiles(torch.zeros_like(state), entries, taus.expand(INPUTS + 1, -1)).T.numpy()[:, INPUTS]
+        entries = torch.eye(inputs + 1)
+        state = torch.cat((network.weights, torch.ones(1))).expand(inputs + 1, -1)
+        rows = head.quantiles(state, entries, taus.expand(inputs + 1, -1)).T.numpy()  # (N, inputs + 1)
+        nothing = head.quantiles(torch.zeros_like(state), entries, taus.expand(inputs + 1, -1)).T.numpy()[:, inputs]
         first, second = network.value.first, network.value.second
         unit = np.float32(self.material.unit)
         returns = ReturnWeights(
             rows[:, 0].copy(),
             # In the order in which a bundle holds it, so that sums over it are the same bits.
-            np.ascontiguousarray(rows[:, 1:INPUTS] * unit / self.material.sizes, np.float32),
-            rows[:, INPUTS] - nothing,
+            np.ascontiguousarray(rows[:, 1:inputs] * unit / self.material.sizes, np.float32),
+            rows[:, inputs] - nothing,
             (nothing * unit - rows[:, 0] * self.material.reward_mean + self.offset).astype(np.float32),
             torch.cat((first.weight, first.bias[:, None]), dim=1).numpy(),
             torch.cat((second.weight[0], second.bias)).numpy() * unit,
@@ -266,13 +271,13 @@ def _at_once(n_items: int) -> int:
 
 
 def _sizes(rows: FloatArray) -> FloatArray:
-    """(COLUMNS,) root mean squares; a column that is always 0 stays so."""
+    """(columns,) root mean squares; a column that is always 0 stays so."""
     size = np.sqrt(np.mean(rows.astype(np.float64) ** 2, axis=0))
     return np.where(size > 1e-3, size, np.inf).astype(np.float32)
 
 
 def fit_behaviour_weights(sample: Sample, dataset: Dataset, seed: int) -> FloatArray:
-    """(COLUMNS,) M: log p(a | s) = weights · evidence + constant, by telling logged actions from random items.
+    """(columns,) M: log p(a | s) = weights · evidence + constant, by telling logged actions from random items.
 
     With uniformly drawn contrasts the odds of having been logged are proportional to p(a | s).
     """
@@ -282,10 +287,10 @@ def fit_behaviour_weights(sample: Sample, dataset: Dataset, seed: int) -> FloatA
     for number, evidence in enumerate(sample.evidence):
         mine = some[sample.fold[some] == number]
         items = rng.integers(dataset.n_items, size=(len(mine), CONTRAST), dtype=np.int32)
-        parts.append(evidence.rows(dataset.states[shown.state[mine]], items).reshape(-1, COLUMNS))
+        parts.append(evidence.rows(dataset.states[shown.state[mine]], items).reshape(-1, evidence.columns))
         answers.append(np.zeros(items.size))
     rows = np.concatenate(parts)
     sizes = _sizes(rows)
     inputs = np.concatenate([np.ones((len(rows), 1), np.float32), rows / sizes], axis=1)
-    weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(COLUMNS, PRIOR)))
+    weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(rows.shape[1], PRIOR)))
     return (weights[1:] / sizes).astype(np.float32)

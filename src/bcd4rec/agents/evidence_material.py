@@ -14,7 +14,6 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import summary
 from bcd4rec.models.evidence_kernels import LIKED
-from bcd4rec.models.evidence_network import INPUTS
 from bcd4rec.models.response_regression import ResponseModel, Sample, fit_response
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.seeding import generator
@@ -31,7 +30,7 @@ class PossibleActions:
 
     place: IntArray  # (n,) row of the arrays below for each transition, −1 where its state is not among them
     items: IntArray  # (m, C) padded with `PAD`
-    inputs: FloatArray  # (m, C, INPUTS)
+    inputs: FloatArray  # (m, C, inputs)
 
 
 class EvidenceMaterial(LearningMaterial):
@@ -57,7 +56,7 @@ class EvidenceMaterial(LearningMaterial):
         place = np.minimum(np.searchsorted(wanted, keys), len(wanted) - 1)
         place = np.where(wanted[place] == keys, place, -1).astype(np.int32)
         items = np.zeros((len(wanted), min(self.next_actions, self.model.evidence.n_items)), np.int32)
-        inputs = np.zeros((*items.shape, INPUTS), np.float32)
+        inputs = np.zeros((*items.shape, 1 + sample.rows.shape[1]), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())
         rng = generator(self.seed, "drawn actions")
         for number, evidence in enumerate(sample.evidence):

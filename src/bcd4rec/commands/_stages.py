@@ -62,6 +62,8 @@ class Start:
     seed: int
     earlier: int
     again: Callable[[str, bool], None]  # is told the name of each stage, and whether it was done before
+    items: Path | None = None  # features of items
+    items_id: str | None = None  # what that file calls an item's id
 
     def raw(self) -> RawLog:
         return RawLog(self.log, None, str(self.out / MAPPING), None, None, "s", False, sort=True)
@@ -71,9 +73,11 @@ class Start:
         return self._stage("read", self._source(), self.out / LOG, self._read)
 
     def prepare(self) -> Result:
-        return self._stage(
-            "prepare", {"test": TEST, "earlier": self.earlier}, self.out / DATASET, self._prepare, "read"
-        )
+        settings: Result = {"test": TEST, "earlier": self.earlier}
+        if self.items is not None and self.items.is_file():
+            about = self.items.stat()
+            settings["items"] = [str(self.items), about.st_size, about.st_mtime_ns, self.items_id]
+        return self._stage("prepare", settings, self.out / DATASET, self._prepare, "read")
 
     def train(self, clicks_only: bool) -> Result:
         method = CLICKS_ONLY if clicks_only else AGENT
@@ -125,6 +129,7 @@ class Start:
 
     def _prepare(self, _: str) -> Result:
         from bcd4rec.commands._options import open_log
+        from bcd4rec.commands.prepare import read_features
         from bcd4rec.console import progress
         from bcd4rec.data import preparing
         from bcd4rec.data.schema import default_responses
@@ -133,9 +138,12 @@ class Start:
         log = open_log(self.out / LOG, "s", False, sort=True)
         config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
         reading = self.read()["reading"]
+        raw = self.raw()
+        own_id = self.items_id or raw.item_name(raw.reader())
+        features = read_features(self.items, own_id, log.id_types["item_id"])
         with progress() as tick:
             made = preparing.prepare(
-                log, default_responses(log), config, self.out / DATASET, self.seed, True, tick, reading
+                log, default_responses(log), config, self.out / DATASET, self.seed, True, tick, reading, features
             )
         return {name: made[name] for name in ("counts", "warnings", "dropped", "content_hash")}
 

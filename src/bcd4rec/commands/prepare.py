@@ -68,6 +68,17 @@ def prepare(
         str | None,
         typer.Option(help="What that file calls an item's id. Default: as --map does, or item_id."),
     ] = None,
+    item_kinds: Annotated[
+        str | None,
+        typer.Option(
+            help="What columns of that file are (number, category, text, ignored) where they do not look like it, e.g. "
+            "size=category,url=ignored."
+        ),
+    ] = None,
+    new_items: Annotated[
+        bool,
+        typer.Option(help="Items of that file that the log never shows join the catalogue and can be recommended."),
+    ] = True,
     earlier: Annotated[
         int,
         typer.Option(help="Open sessions with so many items that the same user liked before (needs a user)."),
@@ -156,7 +167,8 @@ def prepare(
             _refuse_beside_inputs(keep, logs)
     with progress() as tick, raw.canonical(reader, tick, keep, force, out) as (log, reading):
         responses = responses_of(log, rewards, positive, target)
-        known = read_features(features, items_id or raw.item_name(reader), log.id_types["item_id"])
+        own_id, id_type = items_id or raw.item_name(reader), log.id_types["item_id"]
+        known = read_features(features, own_id, id_type, item_kinds, new_items)
         manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading, known)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
     _tell(out, manifest, reading, beside, json)
@@ -218,10 +230,19 @@ def _append(
     _tell(folder, manifest, manifest.get("reading"), {}, json)
 
 
-def read_features(path: Path | None, own_id: str, id_type: Any) -> "ItemFeatures | None":
+def read_features(
+    path: Path | None, own_id: str, id_type: Any, kinds: str | None = None, new_items: bool = True
+) -> "ItemFeatures | None":
+    from bcd4rec.config import parse_pairs
     from bcd4rec.data.features import ItemFeatures
+    from bcd4rec.errors import InputError
 
-    return None if path is None else ItemFeatures.read(path, own_id, id_type)
+    if path is None:
+        if kinds is not None or not new_items:
+            raise InputError("--item-kinds and --no-new-items say how --items is read; give --items, too.")
+        return None
+    wished = parse_pairs(kinds, "--item-kinds") if kinds else {}
+    return ItemFeatures.read(path, own_id, id_type, wished, new_items)
 
 
 def _refuse_beside_inputs(keep: Path, logs: Path) -> None:
@@ -256,8 +277,14 @@ def again_told(counts: dict[str, int]) -> str:
 
 def features_told(found: dict[str, Any]) -> str:
     columns = ", ".join(f"{name} ({kind})" for name, kind in found["columns"].items())
-    counts = f"{found['items']:,} items have them, {found['items_without']:,} do not"
-    return f"{columns}; {counts}; {found['left_out']:,} others are not in the log"
+    counts = f"{found['items']:,} items of the log have them, {found['items_without']:,} do not"
+    return f"{columns}; {counts}; {new_items_told(found)}"
+
+
+def new_items_told(found: dict[str, Any]) -> str:
+    if found["left_out"]:
+        return f"{found['left_out']:,} others are not in the log and left out"
+    return f"{found['items_new']:,} others, which the log never shows, can be recommended, too"
 
 
 def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]]) -> Any:

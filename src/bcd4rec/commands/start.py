@@ -40,6 +40,13 @@ def start(
     mapping: Annotated[
         Path | None, typer.Option(help="What the columns mean, as TOML, in place of a proposal; see docs/your-logs.md.")
     ] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option("--items", help="A second file about items: id, and columns of numbers, texts or vectors."),
+    ] = None,
+    items_id: Annotated[
+        str | None, typer.Option(help="What that file calls an item's id. Default: as the log does.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Take the proposal without asking.")] = False,
     earlier: Annotated[
         int,
@@ -62,9 +69,11 @@ def start(
         told = ", ".join(f"{role}={column}" for role, column in proposal.map.items()) or proposal.options["format"]
         raise _error(f"There is no terminal to ask whether {told} is right; pass --yes if it is, or --mapping FILE.")
     _keep(folder, mapping, proposal, log)
-    run = Start(
-        log, folder, seed, earlier, lambda stage, done: say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
-    )
+
+    def again(stage: str, done: bool) -> None:
+        say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
+
+    run = Start(log, folder, seed, earlier, again, items, items_id)
     _show(proposal)
     read = run.read()
     for sentence in read["preview"]:
@@ -192,13 +201,15 @@ def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
     )
     others = " ".join(name for name in OPPONENTS if name != method)
     earlier = f" --earlier {run.earlier}" if run.earlier else ""
+    features = f" --items {shlex.quote(str(run.items))}" if run.items is not None else ""
+    features += f" --items-id {shlex.quote(run.items_id)}" if run.items_id is not None else ""
     return [
         f"bcd4rec check {log} --map {mapping} --sort",
-        f"bcd4rec prepare {log} --map {mapping} --sort --test {TEST}{earlier} --out {data} --seed {run.seed}",
+        f"bcd4rec prepare {log} --map {mapping} --sort --test {TEST}{earlier}{features} --out {data} --seed {run.seed}",
         f"bcd4rec train {method} {data} --out {policy} --seed {run.seed}",
         f"bcd4rec evaluate {policy} {others} --log {data} --seed {run.seed}",
         *([f"bcd4rec judge {policy} --log {data} --seed {run.seed}"] if propensities else []),
-        f"bcd4rec start {log} --mapping {mapping}{earlier} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
+        f"bcd4rec start {log} --mapping {mapping}{earlier}{features} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
     ]
 
 

@@ -98,6 +98,11 @@ class Grown:
                 f"{features.path} tells categories, and {self.folder} does not know which of its own are from it; "
                 "prepare all at once."
             )
+        if features is not None and self.manifest["features"]["items_new"]:
+            raise InputError(
+                f"{self.folder} has items that only {features.path} tells of, and a new log may show them; prepare all "
+                "at once, or with --no-new-items."
+            )
         old = self.manifest.get("reading")
         if _how(old) != _how(reading):
             raise InputError(
@@ -198,6 +203,7 @@ def append(
         told = {
             "reading": _both_readings(old.manifest.get("reading"), reading, len(items)),
             "origin": origin if origin == old.manifest.get("origin") else None,
+            "features": features.told(items, items) if features is not None else None,
         }
         found = made.finish(sessions, items, about, told, features, _late(sessions))
         if read_json(folder / MANIFEST) != old.manifest:

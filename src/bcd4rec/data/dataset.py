@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bcd4rec.artifacts import MANIFEST, content_hash, read_json, write_json
+from bcd4rec.data.content import Content
 from bcd4rec.data.files import reason
 from bcd4rec.data.places import local
 from bcd4rec.data.responses import Responses
@@ -20,6 +21,7 @@ from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 
 if TYPE_CHECKING:
+    from bcd4rec.data.features import ItemFeatures
     from bcd4rec.data.preparing import PrepareConfig
 
 FORMAT = 2
@@ -83,6 +85,15 @@ class Dataset:
         return codes.fill_null(-1).to_numpy().astype(np.int32)
 
     @cached_property
+    def content(self) -> Content | None:
+        """The features of the items, encoded; None where no file about items was given.
+
+        A file that tells no items apart may still name new ones.
+        """
+        told = self.manifest.get("features")
+        return None if told is None else Content.encode(self.items, told["columns"])
+
+    @cached_property
     def _split_of_row(self) -> pl.Series:
         return self.sessions["split"].gather(self.frame["session"])
 
@@ -140,14 +151,16 @@ class Dataset:
         rewards: Responses | Mapping[str, float] | None = None,
         config: "PrepareConfig | None" = None,
         seed: int = 0,
+        items: "pl.DataFrame | ItemFeatures | None" = None,
     ) -> "Dataset":
         """The data set of an impression log in memory, as `prepare` makes it of a file with the same columns.
 
         `rewards` names the responses, e.g. {"skip": 0, "click": 1, "buy": 5}, the default for those that occur.
+        `items` are features of items: a frame with a column item_id, as `prepare --items` reads of a file.
         """
         from bcd4rec.data.in_memory import dataset_of_frame  # which makes data sets, so it knows this class
 
-        return dataset_of_frame(frame, rewards, config, seed)
+        return dataset_of_frame(frame, rewards, config, seed, items)
 
     @classmethod
     def from_sequences(cls, sequences: Sequences, n_items: int) -> "Dataset":

@@ -1,5 +1,6 @@
-"""What a second file tells about items: numbers, categories and vectors, each checked and typed, for items.parquet."""
+"""What a second file tells about items: numbers, categories, texts and vectors, each checked and typed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,31 +11,41 @@ from bcd4rec.data.tables import ROW, RawTable, collect, is_text, scan, shown
 from bcd4rec.errors import InputError
 
 TAKEN = ("impressions", "positives")  # which items.parquet has of its own
+KINDS = ("number", "category", "text", "ignored")  # what a column can be made by its reader's wish; vectors are vectors
+MOST = 32  # columns; each is three or more weights
+DISTINCT, WORDS = 0.5, 2  # texts differ from item to item more often than not, and have several words
 
 
 @dataclass(frozen=True)
 class ItemFeatures:
-    """Columns of items by id: numbers, truth values, strings (categorical), and lists of numbers (vectors)."""
+    """Columns of items by id: numbers, truth values, strings (categories or texts), and lists of numbers (vectors)."""
 
     path: Path
     table: pl.DataFrame  # item_id and the features; `category`, where it has one, is the item's category
-    kinds: dict[str, str] = field(default_factory=dict)  # number, category or vector of n, by name
+    kinds: dict[str, str] = field(default_factory=dict)  # number, category, text, vector of n or ignored, by name
+    new_items: bool = True  # whether items that the log never shows join the catalogue
 
     @classmethod
-    def read(cls, path: Path, own_id: str, id_type: Any) -> "ItemFeatures":
+    def read(
+        cls,
+        path: Path,
+        own_id: str,
+        id_type: Any,
+        kinds: Mapping[str, str] | None = None,
+        new_items: bool = True,
+    ) -> "ItemFeatures":
         """`own_id` is what the file calls the item's id, which has the type of the log's ids."""
         if not path.is_file():
             raise InputError(f"--items: {path} is not a file; expected a table with a column {own_id}.")
-        table = scan(path)
-        if own_id not in table.columns:
-            found = ", ".join(table.columns) or "none"
-            raise InputError(
-                f"{path} has no column {own_id} with the ids of items; the columns found are {found}; name it with "
-                "--items-id."
-            )
-        for name in table.columns:
-            if name in TAKEN:
-                raise InputError(f"{path}: column {name} has a name that the data set uses itself; rename it.")
+        return cls.of_table(scan(path), own_id, id_type, kinds, new_items)
+
+    @classmethod
+    def of_table(
+        cls, table: RawTable, own_id: str, id_type: Any, kinds: Mapping[str, str] | None = None, new_items: bool = True
+    ) -> "ItemFeatures":
+        """`kinds` are wishes, by column; other columns are what they look like."""
+        wished = dict(kinds or {})
+        _refuse_names(table, own_id, wished)
         rows = collect(table, table.frame)
         ids = rows[own_id].cast(id_type, strict=False).alias("item_id")
         for wrong, what in (
@@ -43,28 +54,72 @@ class ItemFeatures:
         ):
             if wrong.any():
                 first = rows.filter(wrong).row(0, named=True)
-                where = f"{path}, row {first[ROW]}, column {own_id}"
+                where = f"{table.path}, row {first[ROW]}, column {own_id}"
                 raise InputError(f"{where}: found {shown(first[own_id])}, expected {what}.")
-        columns, kinds = [ids], {}
+        columns, found = [ids], {}
         for name in table.columns:
-            if name != own_id:
-                column, kinds[name] = _typed(table, rows, name)
-                columns.append(column)
-        return cls(path, pl.DataFrame(columns), kinds)
+            if name == own_id:
+                continue
+            if wished.get(name) == "ignored":
+                found[name] = "ignored"
+                continue
+            column, found[name] = _typed(table, rows, name)
+            if name in wished and found[name] != wished[name]:
+                column, found[name] = _wished(table, rows, name, found[name], wished[name])
+            columns.append(column)
+        if sum(kind != "ignored" for kind in found.values()) > MOST:
+            raise InputError(
+                f"{table.path} has {len(found)} columns of features, expected at most {MOST}; leave some out with "
+                "--item-kinds NAME=ignored."
+            )
+        return cls(table.path, pl.DataFrame(columns), found, new_items)
+
+    def catalogue(self, items: pl.DataFrame) -> pl.DataFrame:
+        """The log's `items` (item_id, category, impressions), and after them those that it never shows."""
+        if self.new_items:
+            others = self.table.join(items, on="item_id", how="anti").select("item_id").sort("item_id")
+            items = pl.concat([items, others], how="diagonal").with_columns(pl.col("impressions").fill_null(0))
+        return self._filled(items)
 
     def of(self, items: pl.DataFrame) -> pl.DataFrame:
         """`items` (item_id, category, …) with the features; a category of the log counts before that of the file."""
-        joined = items.join(self.table, on="item_id", how="left", maintain_order="left")
-        if "category_right" in joined.columns:
-            category = pl.coalesce("category", pl.col("category_right").cast(pl.String))
-            joined = joined.with_columns(category.alias("category")).drop("category_right")
-        return joined
+        joined = self._filled(items)
+        return joined.join(self.table.drop("category", strict=False), on="item_id", how="left", maintain_order="left")
 
-    def told(self, items: pl.DataFrame) -> dict[str, Any]:
-        """For the manifest: the kind of each column, and how many items have them, have none, or are not in the log."""
-        known = items.join(self.table, on="item_id", how="semi").height
-        counts = {"items": known, "items_without": items.height - known, "left_out": self.table.height - known}
-        return {"columns": self.kinds} | counts
+    def _filled(self, items: pl.DataFrame) -> pl.DataFrame:
+        if "category" not in self.table.columns:
+            return items
+        own = self.table.select("item_id", pl.col("category").alias("told"))
+        joined = items.join(own, on="item_id", how="left", maintain_order="left")
+        return joined.with_columns(pl.coalesce("category", "told").alias("category")).drop("told")
+
+    def told(self, items: pl.DataFrame, shown: pl.DataFrame) -> dict[str, Any]:
+        """For the manifest: the kind of each column, and how many of the log's items (`shown`) have them.
+
+        `items` are all of the data set.
+        """
+        known = shown.join(self.table, on="item_id", how="semi").height
+        joined = items.height - shown.height
+        counts = {"items": known, "items_without": shown.height - known, "items_new": joined}
+        return {"columns": self.kinds} | counts | {"left_out": self.table.height - known - joined}
+
+
+def _refuse_names(table: RawTable, own_id: str, wished: dict[str, str]) -> None:
+    if own_id not in table.columns:
+        found = ", ".join(table.columns) or "none"
+        raise InputError(
+            f"{table.path} has no column {own_id} with the ids of items; the columns found are {found}; name it with "
+            "--items-id."
+        )
+    for name in table.columns:
+        if name in TAKEN:
+            raise InputError(f"{table.path}: column {name} has a name that the data set uses itself; rename it.")
+    for name, kind in wished.items():
+        if name not in table.columns or name == own_id:
+            found = ", ".join(other for other in table.columns if other != own_id) or "none"
+            raise InputError(f"--item-kinds: {table.path} has no feature {name}; its features are {found}.")
+        if kind not in KINDS:
+            raise InputError(f"--item-kinds: {name}={kind}, expected one of {', '.join(KINDS)}.")
 
 
 def _typed(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
@@ -75,13 +130,28 @@ def _typed(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, s
         return _vectors(table, rows, name)
     numbers = column.cast(pl.Float64, strict=False) if is_text(column.dtype) else column
     if is_text(column.dtype) and numbers.null_count() > column.null_count():
-        return column.cast(pl.String), "category"
+        text = column.cast(pl.String)
+        return text, "text" if _is_prose(text) else "category"
     if column.dtype == pl.Boolean:
         return column, "number"
     if not numbers.dtype.is_numeric():
         raise InputError(f"{table.path}: column {name} has type {column.dtype}, expected numbers, text or vectors.")
     _refuse(table, rows, name, ~numbers.cast(pl.Float64).is_finite(), "a finite number or nothing")
     return numbers.cast(pl.Float64), "number"
+
+
+def _is_prose(column: pl.Series) -> bool:
+    """Whether values are mostly distinct and of several words, as titles are and brands are not."""
+    there = column.drop_nulls()
+    words = there.str.count_matches(r"\w+").median()
+    return bool(there.n_unique() > DISTINCT * len(there)) and words is not None and float(str(words)) >= WORDS
+
+
+def _wished(table: RawTable, rows: pl.DataFrame, name: str, found: str, kind: str) -> tuple[pl.Series, str]:
+    """A number may be a code, and a text a category or the other way round."""
+    if name == "category" or found.startswith("vector") or kind == "number":
+        raise InputError(f"--item-kinds: column {name} of {table.path} is a {found} and cannot be a {kind}.")
+    return rows[name].cast(pl.String), kind
 
 
 def _vectors(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:

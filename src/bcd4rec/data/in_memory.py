@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.data.dataset import FORMAT, Dataset
+from bcd4rec.data.features import ItemFeatures
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log, default_responses
@@ -27,22 +28,32 @@ CLICKS = Responses(rewards={"skip": 0.0, "click": 1.0})
 
 
 def dataset_of_frame(
-    frame: pl.DataFrame, rewards: Responses | Mapping[str, float] | None, config: PrepareConfig | None, seed: int
+    frame: pl.DataFrame,
+    rewards: Responses | Mapping[str, float] | None,
+    config: PrepareConfig | None,
+    seed: int,
+    items: pl.DataFrame | ItemFeatures | None = None,
 ) -> Dataset:
-    """What `prepare` makes of the log in `frame`, in memory; messages call the log `frame`."""
-    name = Path("frame")
-    table = RawTable(name, frame.lazy().with_row_index(ROW, offset=1), tuple(frame.columns), text=False)
-    log = Log(name, tables=[pick_columns(table, {column: column for column in COLUMNS})])
+    """What `prepare` makes of the log in `frame`, in memory; messages call the log `frame` and the features `items`."""
+    table = _table_of(frame, "frame")
+    log = Log(table.path, tables=[pick_columns(table, {column: column for column in COLUMNS})])
+    if isinstance(items, pl.DataFrame):
+        items = ItemFeatures.of_table(_table_of(items, "items"), "item_id", log.id_types["item_id"])
     if rewards is None:
         rewards = default_responses(log)
     elif not isinstance(rewards, Responses):
         rewards = Responses.parse({"rewards": dict(rewards)}, "rewards")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "dataset"
-        prepare(log, rewards, config or PrepareConfig(), out, seed)
+        prepare(log, rewards, config or PrepareConfig(), out, seed, features=items)
         dataset = Dataset.load(out)
         dataset.states = States(np.array(dataset.states.positives), np.array(dataset.states.skips))  # the files go
     return dataset
+
+
+def _table_of(frame: pl.DataFrame, name: str) -> RawTable:
+    rows = frame.lazy().with_row_index(ROW, offset=1)
+    return RawTable(Path(name), rows, tuple(frame.columns), text=False)
 
 
 def dataset_of_sequences(sequences: Sequences, n_items: int) -> Dataset:

@@ -6,7 +6,7 @@ must be learned on sessions that were not counted, or they trust the counts too 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import scipy.sparse as sparse
@@ -16,6 +16,9 @@ from scipy.special import gammaln
 from bcd4rec.data.cooccurrence import incidence, item_vectors
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows
+
+if TYPE_CHECKING:
+    from bcd4rec.data.foresight import Foreseen
 
 NEIGHBOURS = 100  # of each item, the most similar ones; a session's evidence is a sum over its items' neighbours
 PAIR_PRIOR = 5.0  # sessions that are added to both items' counts in a similarity, so that one session proves little
@@ -74,26 +77,32 @@ class Knowledge:
         return len(self.categories)
 
     @classmethod
-    def count(cls, rows: Counted, likes: Sequences, categories: IntArray) -> Self:
-        """From impressions, and the positive items of the same sessions, organic ones among them."""
+    def count(cls, rows: Counted, likes: Sequences, categories: IntArray, foreseen: "Foreseen | None" = None) -> Self:
+        """From impressions, and the positive items of the same sessions, organic ones among them.
+
+        Where features tell what to expect of items, lifts are drawn to `foreseen` and not to the category's.
+        """
         n_items = len(categories)
-        # A place to stay that was shown in ten lists of one session was judged once and not ten times.
-        pairs = rows.session.astype(np.int64) * n_items + rows.item
-        _, place, times = np.unique(pairs, return_inverse=True, return_counts=True)
-        weight = 1.0 / times[place]
+        weight = once_a_session(rows, n_items)
 
         def per_item(values: Doubles | Mask) -> Doubles:
             return np.bincount(rows.item, values * weight, n_items).astype(np.float64)
 
-        seen = per_item(np.ones(len(pairs)))
+        def lift(answers: Mask, expected: Doubles, prior: FloatArray | None) -> FloatArray:
+            n, e = per_item(answers), per_item(expected)
+            return log_lift(n, e, categories) if prior is None else drawn_lift(n, e, np.exp(prior.astype(np.float64)))
+
+        seen = per_item(np.ones(len(rows.item)))
         liked = np.bincount(likes.items, minlength=n_items)
         clicks = incidence(likes, n_items)
+        # An item that nobody was shown is not unpopular: of these two columns, nothing is known of it.
+        known = np.ones(n_items, np.bool_) if foreseen is None else ~foreseen.new
         return cls(
             categories,
-            log_lift(per_item(rows.positive), per_item(rows.expected_positive), categories),
-            log_lift(per_item(rows.target), per_item(rows.expected_target), categories),
-            _centred(np.log1p(liked), seen),
-            _centred(np.log1p(seen), seen),
+            lift(rows.positive, rows.expected_positive, None if foreseen is None else foreseen.positive),
+            lift(rows.target, rows.expected_target, None if foreseen is None else foreseen.target),
+            np.where(known, _centred(np.log1p(liked), seen), np.float32(0)),
+            np.where(known, _centred(np.log1p(seen), seen), np.float32(0)),
             _similar(clicks),
             _followers(likes, n_items),
             _tastes(likes, np.asarray(clicks.sum(axis=0)).ravel()),
@@ -155,6 +164,14 @@ def folds(sessions: int, count: int, rng: np.random.Generator) -> Iterator[Mask]
         yield fold == number
 
 
+def once_a_session(rows: Counted, n_items: int) -> Doubles:
+    """(n,) weights: a place to stay that was shown in ten lists of one session was judged once and not ten times."""
+    pairs = rows.session.astype(np.int64) * n_items + rows.item
+    _, place, times = np.unique(pairs, return_inverse=True, return_counts=True)
+    weights: Doubles = 1.0 / times[place]
+    return weights
+
+
 def log_lift(responses: Doubles, expected: Doubles, categories: IntArray) -> FloatArray:
     """(A,) log((n + m · prior) / (e + m)): n responses where e were expected, drawn to the lift of the item's category.
 
@@ -168,21 +185,29 @@ def log_lift(responses: Doubles, expected: Doubles, categories: IntArray) -> Flo
         groups = int(categories.max()) + 1
         by_group = [np.bincount(categories[known], counts[known], groups) for counts in (responses, expected)]
         n, e = by_group[0].astype(np.float64), by_group[1].astype(np.float64)
-        strength = _strength(n, e, np.ones(groups))
-        prior[known] = ((n + strength) / (e + strength))[categories[known]]
-    strength = _strength(responses, expected, prior)
-    return np.log((responses + strength * prior) / (expected + strength)).astype(np.float32)
+        m = strength(n, e, np.ones(groups))
+        prior[known] = ((n + m) / (e + m))[categories[known]]
+    return drawn_lift(responses, expected, prior)
 
 
-def _strength(n: Doubles, e: Doubles, prior: Doubles) -> float:
+def drawn_lift(responses: Doubles, expected: Doubles, prior: Doubles) -> FloatArray:
+    """(A,) log((n + m · prior) / (e + m)), with the m that explains the counts best."""
+    m = strength(responses, expected, prior)
+    return np.log((responses + m * prior) / (expected + m)).astype(np.float32)
+
+
+def strength(n: Doubles, e: Doubles, prior: Doubles) -> float:
     """The m of `STRENGTHS` under which counts n with expectations e are likeliest."""
     seen = e > 0
     n, e, prior = n[seen], e[seen], prior[seen]
-    likelihoods = [
-        np.sum(gammaln(n + m * prior) - gammaln(m * prior) + m * prior * np.log(m / (e + m)) + n * np.log(e / (e + m)))
-        for m in STRENGTHS
-    ]
-    return float(STRENGTHS[int(np.argmax(likelihoods))])
+    return float(STRENGTHS[int(np.argmax([likelihoods(n, e, prior, m).sum() for m in STRENGTHS]))])
+
+
+def likelihoods(n: Doubles, e: Doubles, prior: Doubles, m: float) -> Doubles:
+    """Their logarithms, up to constants, of counts n with expectations e > 0 and lifts drawn to `prior` by m."""
+    drawn = m * prior
+    found: Doubles = gammaln(n + drawn) - gammaln(drawn) + drawn * np.log(m / (e + m)) + n * np.log(e / (e + m))
+    return found
 
 
 def _centred(values: Doubles, weights: Doubles) -> FloatArray:

@@ -54,8 +54,9 @@ def prepare(
     """
     refuse_existing(out, force)
     index = with_earlier(index_of(log, responses, tick), config.earlier)
+    logged = index.items
     if features is not None:
-        index = replace(index, items=features.of(index.items))
+        index = replace(index, items=features.catalogue(logged))
     sessions, dropped = assign_splits(index.sessions, config.split, seed, log.clock)
     refuse_no_train(sessions)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
@@ -80,6 +81,7 @@ def prepare(
             "clock": log.clock,
         }
         told = {"reading": reading, "origin": origin_of_log(log)}
+        told |= {"features": features.told(index.items, logged) if features is not None else None}
         return made.finish(sessions.select(session_columns(log)), index.items, about, told, features)
 
 
@@ -171,7 +173,6 @@ class Draft:
         if features is not None:
             counted = features.of(counted)
         counted.write_parquet(self.folder / "items.parquet")
-        told = told | {"features": features.told(counted) if features is not None else None}
         manifest = {
             "kind": "dataset",
             "format": FORMAT,

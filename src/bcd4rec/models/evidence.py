@@ -1,6 +1,7 @@
 """What a log and a session say about an item, as one row of numbers for each pair of them.
 
 The same columns on every log; what a log does not have (categories, skips, places) is 0 in them and counts as nothing.
+Features of items, where a data set has them, add columns of their own (`content_evidence`).
 A value that is linear in these columns is cheap to compute for a whole catalogue: a product with the items' own columns
 and tastes, and sums over the items that the session has something to do with.
 """
@@ -16,7 +17,27 @@ from bcd4rec.data.knowledge import Knowledge, refuse_other_lists
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows, States
 from bcd4rec.models import evidence_kernels as kernels
-from bcd4rec.models.evidence_kernels import CATEGORY_SHARES, COLUMNS, OWN, TASTE_LIKED, TASTE_SKIPPED, Boards, Items
+from bcd4rec.models.content_evidence import OWN as CONTENT_OWN
+from bcd4rec.models.content_evidence import ContentEvidence, content_columns
+from bcd4rec.models.content_lists import ContentLists
+from bcd4rec.models.evidence_kernels import (
+    CATEGORY_POSITIVE,
+    CATEGORY_SHARE,
+    CATEGORY_SHARES,
+    COLUMNS,
+    OWN,
+    POPULARITY,
+    POSITIVE,
+    SHOWN,
+    SIMILAR_LIKED,
+    TARGET,
+    TASTE_LIKED,
+    TASTE_SKIPPED,
+    VOTED,
+    VOTES,
+    Boards,
+    Items,
+)
 from bcd4rec.models.knn_kernels import Votes
 from bcd4rec.models.session_neighbours import SequenceAndTime, SessionNeighbours, refuse_other_items
 
@@ -55,13 +76,14 @@ class Lists(NamedTuple):
     tastes: FloatArray  # (D, C) theirs
     category_offsets: Rows
     category_order: IntArray  # the best items of category c stand from offsets[c] to offsets[c + 1], best first
+    content: ContentLists | None  # the features of the best, and the best by features
 
 
 class Evidence:
     """Knowledge about items and past sessions, ready to be asked about sessions."""
 
-    def __init__(self, knowledge: Knowledge, likes: Sequences):
-        self.knowledge = knowledge
+    def __init__(self, knowledge: Knowledge, likes: Sequences, content: ContentEvidence | None = None):
+        self.knowledge, self.content = knowledge, content
         self.neighbours = SessionNeighbours(SequenceAndTime.parse({}, "defaults"), likes, knowledge.n_items)
         categories = knowledge.categories
         known = np.flatnonzero(categories >= 0).astype(np.int32)
@@ -87,6 +109,11 @@ class Evidence:
     def n_items(self) -> int:
         return self.knowledge.n_items
 
+    @property
+    def columns(self) -> int:
+        """How many numbers a row of evidence has."""
+        return COLUMNS + content_columns(None if self.content is None else self.content.content)
+
     def _boards(self) -> Boards:
         """Working space, one for each thread."""
         if not hasattr(self._local, "boards"):
@@ -95,20 +122,37 @@ class Evidence:
         return boards
 
     def rows(self, states: States, candidates: IntArray) -> FloatArray:
-        """(B, C, COLUMNS) about `candidates` (B, C), padded with `PAD`, whose rows are 0."""
+        """(B, C, columns) about `candidates` (B, C), padded with `PAD`, whose rows are 0."""
         refuse_other_items(candidates, PAD, self.n_items)
         wanted = np.require(candidates, np.int32, ["C", "W"])
-        out = np.zeros((*wanted.shape, COLUMNS), np.float32)
-        kernels.rows_of(*self._histories(states), wanted, self.items, self._boards(), out)
+        out = np.zeros((*wanted.shape, self.columns), np.float32)
+        positives, skips, votes = self._histories(states)
+        kernels.rows_of(positives, skips, votes, wanted, self.items, self._boards(), out)
+        if self.content is not None:
+            self.content.rows(positives, skips, wanted, out[..., COLUMNS:])
         return out
 
+    def as_new(self, rows: FloatArray, items: IntArray) -> FloatArray:
+        """`rows` (n, columns) about `items` (n,) as they would be if nobody had ever been shown these."""
+        if self.content is None:
+            raise ValueError("without features nothing is foreseen")
+        found, foreseen = rows.copy(), self.content.foreseen
+        found[:, SIMILAR_LIKED : TASTE_SKIPPED + 1] = 0.0
+        found[:, [POPULARITY, SHOWN, VOTES, VOTED]] = 0.0
+        found[:, POSITIVE], found[:, TARGET] = foreseen.positive[items], foreseen.target[items]
+        found[:, CATEGORY_POSITIVE] = found[:, CATEGORY_SHARE] * found[:, POSITIVE]
+        found[:, COLUMNS : COLUMNS + CONTENT_OWN] = self.content.told[items]
+        return found
+
     def own_sums(self, weights: FloatArray) -> FloatArray:
-        """(R, A) weights (R, COLUMNS) · the items' own columns: what `sums` are without a session."""
+        """(R, A) weights (R, columns) · the items' own columns: what `sums` are without a session."""
         found: FloatArray = weights[:, :OWN] @ self.items.own.T
+        if self.content is not None:
+            found += self.content.own_sums(weights[:, COLUMNS:])
         return found
 
     def sums(self, states: States, weights: FloatArray, own: FloatArray | None = None) -> FloatArray:
-        """(R, B, A) weights (R, COLUMNS) · evidence about every item, without making the rows.
+        """(R, B, A) weights (R, columns) · evidence about every item, without making the rows.
 
         `own` are the `own_sums` of the weights, where they are known already.
         """
@@ -116,9 +160,13 @@ class Evidence:
         own = self.own_sums(weights) if own is None else own
         out = np.repeat(own[:, None], len(states), axis=1)
         tastes = np.zeros((len(weights), len(states), self.items.tastes.shape[1]), np.float32)
-        kernels.add_sums(*self._histories(states), weights, self.items, self._boards(), out, tastes)
+        positives, skips, votes = self._histories(states)
+        known = np.ascontiguousarray(weights[:, :COLUMNS])
+        kernels.add_sums(positives, skips, votes, known, self.items, self._boards(), out, tastes)
         if tastes.any():
             out += tastes @ self._axes
+        if self.content is not None:
+            self.content.add_sums(positives, skips, weights[:, COLUMNS:], out)
         return out
 
     @cached_property
@@ -137,20 +185,26 @@ class Evidence:
         kept = rank < CATEGORY_SHARES
         best = np.unique(np.concatenate([order[:LISTED] for order in orders]))
         offsets = np.append(0, np.cumsum(np.minimum(sizes, CATEGORY_SHARES)))
-        return Lists(best, np.ascontiguousarray(self.items.tastes[best].T), offsets, grouped[kept])
+        content = None if self.content is None else ContentLists.of(self.content, best, values[-1])
+        return Lists(best, np.ascontiguousarray(self.items.tastes[best].T), offsets, grouped[kept], content)
 
-    def listed_tastes(self, states: States, lists: Lists, weights: FloatArray) -> FloatArray:
-        """(R, C) what the tastes of one state say about the items of `lists.best`, by weights (R, COLUMNS)."""
+    def listed(self, states: States, lists: Lists, weights: FloatArray) -> FloatArray:
+        """(R, C) what tastes and features of one state say about the items of `lists.best`, by weights (R, columns)."""
         tastes = self.items.tastes
         liked, skipped = states.positives[0][states.positives[0] != PAD], states.skips[0][states.skips[0] != PAD]
         sums = (tastes[liked].sum(axis=0), tastes[liked[-1:]].sum(axis=0), tastes[skipped].sum(axis=0))
         found: FloatArray = weights[:, TASTE_LIKED : TASTE_SKIPPED + 1] @ np.stack(sums) @ lists.tastes
+        if self.content is not None and lists.content is not None:
+            self.content.add_sums(*_plain(states), weights[:, COLUMNS:], found[:, None], lists.content.best)
         return found
 
-    def pool(self, states: States, lists: Lists, more: IntArray) -> IntArray:
+    def pool(self, states: States, lists: Lists, weights: FloatArray, more: IntArray) -> IntArray:
         """(C,) the items among which the best are for one state, ascending: those that the session has something to do
-        with, the best of its categories, and `more`."""
+        with, the best of its categories, the best by features and weights (R, columns), and `more`."""
         positives, skips, votes = self._histories(states)
+        if self.content is not None and lists.content is not None:
+            near = lists.content.near(self.content, positives, skips, weights[:, COLUMNS:])
+            more = np.concatenate([more, near])
         found = kernels.pool_of(
             positives, skips, votes, more, lists.category_offsets, lists.category_order, self.items, self._boards()
         )
@@ -160,20 +214,24 @@ class Evidence:
     def _histories(self, states: States) -> tuple[IntArray, IntArray, Votes]:
         refuse_other_items(states.skips, PAD, self.n_items)
         votes = self.neighbours.votes(states)  # looks at the positive items
-        # Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied.
-        positives, skips = (np.require(one, np.int32, ["C", "W"]) for one in (states.positives, states.skips))
-        return positives, skips, votes
+        return *_plain(states), votes
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         likes = self.neighbours.sequences
-        return self.knowledge.arrays() | {"likes.items": likes.items, "likes.offsets": likes.offsets}
+        content = {} if self.content is None else self.content.arrays()
+        return self.knowledge.arrays() | {"likes.items": likes.items, "likes.offsets": likes.offsets} | content
 
     @classmethod
     def restore(cls, arrays: dict[str, NDArray[Any]]) -> Self:
         knowledge = Knowledge.restore(arrays)
         items, offsets = arrays["likes.items"], arrays["likes.offsets"]
         refuse_other_lists("likes", offsets, items, len(offsets) - 1, knowledge.n_items)
-        return cls(knowledge, Sequences(items, offsets))
+        return cls(knowledge, Sequences(items, offsets), ContentEvidence.restore(arrays, knowledge.n_items))
+
+
+def _plain(states: States) -> tuple[IntArray, IntArray]:
+    """Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied."""
+    return np.require(states.positives, np.int32, ["C", "W"]), np.require(states.skips, np.int32, ["C", "W"])
 
 
 def summary(states: States) -> FloatArray:

@@ -15,7 +15,6 @@ from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.heads import HeadName, make_head
 
 HIDDEN = 16
-INPUTS = 1 + COLUMNS
 
 
 class SessionValue(nn.Module):
@@ -33,25 +32,26 @@ class SessionValue(nn.Module):
 class EvidenceNetwork(nn.Module):
     """Weights of the columns, a small network for the value of the session itself, and a quantile head."""
 
-    def __init__(self, head: HeadName, quantiles: int, cosines: int):
+    def __init__(self, head: HeadName, quantiles: int, cosines: int, columns: int = COLUMNS):
         super().__init__()
-        self.weights = nn.Parameter(torch.eye(1, INPUTS)[0])
+        self.inputs = 1 + columns
+        self.weights = nn.Parameter(torch.eye(1, self.inputs)[0])
         self.value = SessionValue()
-        self.head = make_head(head, INPUTS + 1, quantiles, cosines)
+        self.head = make_head(head, self.inputs + 1, quantiles, cosines)
 
     def states(self, sessions: Tensor) -> Tensor:
-        """(B, INPUTS + 1) of session summaries (B, SUMMARY)."""
+        """(B, inputs + 1) of session summaries (B, SUMMARY)."""
         return torch.cat((self.weights.expand(len(sessions), -1), self.value(sessions)), dim=1)
 
     @staticmethod
     def actions(inputs: Tensor) -> Tensor:
-        """(…, INPUTS + 1) of inputs (…, INPUTS)."""
+        """(…, inputs + 1) of inputs (…, inputs)."""
         return nn.functional.pad(inputs, (0, 1), value=1.0)
 
     def preferences(self) -> Tensor:
-        """(INPUTS,) whose inner product with the inputs ranks the items of any session by mean value."""
+        """(inputs,) whose inner product with the inputs ranks the items of any session by mean value."""
         anywhere = torch.zeros(1, SUMMARY, device=self.weights.device)
-        return self.head.mean_vector(self.states(anywhere))[0, :INPUTS]
+        return self.head.mean_vector(self.states(anywhere))[0, : self.inputs]
 
     def surplus(self) -> Tensor:
         """How far what ranks items has gone from the response model."""

@@ -11,6 +11,9 @@ model is used.
 
 What evidence is counted from must not hold the sessions that weights are learned on: the sessions fall into folds, and
 the evidence about each comes from the others. For use, it is counted from all.
+
+Where items have features, some impressions are learned from once more as if their items were new: what is foreseen of
+an item without its own responses gets the weight that it has earned by items that were there to check it.
 """
 
 from dataclasses import dataclass
@@ -22,11 +25,13 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from bcd4rec.data.dataset import Dataset, Transitions
+from bcd4rec.data.foresight import foresee
 from bcd4rec.data.knowledge import Counted, Knowledge, folds, refuse_other_shape
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States
+from bcd4rec.models.content_evidence import ContentEvidence, content_columns
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
 from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.seeding import generator
@@ -38,6 +43,7 @@ PRIOR = 10.0  # precision of the normal prior of a weight, in observations; colu
 PLACES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)  # places from one of these to the next are alike
 OTHERS, NEAR = 10, 40  # where nothing was skipped, so many other items stand in for skips; see `_Others`
 SMALLEST = 1e-3  # a column whose size is below it says nothing: rounding, or all items alike
+AS_NEW = 0.25  # share of the impressions that are learned from once more as if their items were new
 AT_ONCE = 2048  # slates whose rows are made at once
 
 
@@ -48,7 +54,7 @@ class ResponseWeights:
     least: float  # the reward of the least rewarded response
     gains: Doubles  # (R,) what reaching each further response adds
     session: FloatArray  # (R, SUMMARY)
-    evidence: FloatArray  # (R, COLUMNS)
+    evidence: FloatArray  # (R, columns)
 
     def rewards(self, logits: FloatArray) -> FloatArray:
         """Expected rewards (…) of evidence logits (R, …, B, C) or (R, B) to which the session's part was added."""
@@ -57,12 +63,12 @@ class ResponseWeights:
         return np.asarray(np.tensordot(self.gains.astype(np.float32), chances, 1) + np.float32(self.least), np.float32)
 
     def logits(self, rows: FloatArray, states: FloatArray) -> FloatArray:
-        """(R, …) of evidence `rows` (…, COLUMNS) in sessions with summaries `states` (…, SUMMARY)."""
+        """(R, …) of evidence `rows` (…, columns) in sessions with summaries `states` (…, SUMMARY)."""
         parts = zip(self.evidence, self.session, strict=True)
         return np.stack([rows @ weights + states @ own for weights, own in parts])
 
     def of_rows(self, rows: FloatArray, states: FloatArray) -> FloatArray:
-        """(…) expected rewards of evidence `rows` (…, COLUMNS) in sessions with summaries `states` (…, SUMMARY)."""
+        """(…) expected rewards of evidence `rows` (…, columns) in sessions with summaries `states` (…, SUMMARY)."""
         return self.rewards(self.logits(rows, states))
 
     def of_all(self, evidence: Evidence, states: States) -> FloatArray:
@@ -75,11 +81,11 @@ class ResponseWeights:
         return {"gains": self.gains, "session": self.session, "evidence": self.evidence}
 
     @classmethod
-    def restore(cls, least: float, arrays: dict[str, NDArray[Any]]) -> Self:
+    def restore(cls, least: float, arrays: dict[str, NDArray[Any]], columns: int) -> Self:
         gains, session, evidence = arrays["gains"], arrays["session"], arrays["evidence"]
         refuse_other_shape("gains", gains, (len(gains),), np.float64)
         refuse_other_shape("session", session, (len(gains), SUMMARY), np.float32)
-        refuse_other_shape("evidence", evidence, (len(gains), COLUMNS), np.float32)
+        refuse_other_shape("evidence", evidence, (len(gains), columns), np.float32)
         return cls(least, gains, session, evidence)
 
 
@@ -88,7 +94,7 @@ class Sample:
     """What weights are learned on: impressions with evidence from other sessions than their own."""
 
     transitions: Transitions  # of the sampled sessions
-    rows: FloatArray  # (n, COLUMNS)
+    rows: FloatArray  # (n, columns)
     fold: NDArray[np.int8]  # (n,) whose evidence it is
     evidence: list[Evidence]  # of each fold, counted from the others
 
@@ -116,7 +122,9 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
     around = circumstances(shown, dataset.states)
     sampled = sample_sessions(shown, dataset, generator(seed, "response sample"), MOST_ROWS)
     chosen = np.flatnonzero(sampled[shown.session])
-    rows, fold = np.zeros((len(chosen), COLUMNS), np.float32), np.zeros(len(chosen), np.int8)
+    columns = COLUMNS + content_columns(dataset.content)
+    rows, fold = np.zeros((len(chosen), columns), np.float32), np.zeros(len(chosen), np.int8)
+    as_new = _AsNew(seed)
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
     aside: list[Evidence] = []
     for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
@@ -127,6 +135,8 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
         rows[mine], fold[mine] = slate_rows(aside[-1], part, dataset.states), number
         if others is not None:
             others.draw(aside[-1], part)
+        elif dataset.content is not None:
+            as_new.draw(aside[-1], rows, mine, part.action)
     tick("counting", FOLDS / (FOLDS + 1))
     everything = count_evidence(dataset, shown, around, np.ones(len(dataset.sessions), np.bool_))
     tick("weighing", 1.0)
@@ -134,7 +144,8 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
     gains = [gain for _, gain in levels]
     if others is None:
-        weights = _fit(rows, around[chosen], answers, dataset.responses, gains)
+        more, again = as_new.all(rows)
+        weights = _fit(more, around[chosen[again]], answers[:, again], dataset.responses, gains)
     else:
         contrasted, chances, picked = others.all()
         alike = np.eye(1, around.shape[1], dtype=np.float32).repeat(len(picked), axis=0)  # nothing stood anywhere
@@ -210,22 +221,27 @@ def sample_sessions(shown: Transitions, dataset: Dataset, rng: np.random.Generat
 
 def count_evidence(dataset: Dataset, shown: Transitions, around: FloatArray, sessions: Mask) -> Evidence:
     """Counted from these sessions and from nothing else, also what their circumstances led to expect."""
-    likes, knowledge = count_knowledge(dataset, "train", shown, around, sessions)
-    return Evidence(knowledge, likes)
+    return Evidence(*count_knowledge(dataset, "train", shown, around, sessions))
 
 
 def count_knowledge(
     dataset: Dataset, split: str, shown: Transitions, around: FloatArray, sessions: Mask
-) -> tuple[Sequences, Knowledge]:
-    """The likes of these sessions of a split, and what is known of the items from them and the impressions `shown`."""
+) -> tuple[Knowledge, Sequences, ContentEvidence | None]:
+    """What is known of the items from these sessions of a split and the impressions `shown`, their likes, and what
+    features say where there are any."""
     likes, mine = dataset.sequences(split, sessions), np.flatnonzero(sessions[shown.session])
     counted = _counted(take(shown, mine), around[mine], dataset.responses)
-    return likes, Knowledge.count(counted, likes, dataset.categories)
+    content = dataset.content
+    if content is None:
+        return Knowledge.count(counted, likes, dataset.categories), likes, None
+    foreseen = foresee(counted, likes, dataset.categories, content)
+    known = Knowledge.count(counted, likes, dataset.categories, foreseen)
+    return known, likes, ContentEvidence(content, foreseen)
 
 
 def slate_rows(evidence: Evidence, shown: Transitions, states: States) -> FloatArray:
-    """(n, COLUMNS) the evidence about every shown item in the state it was shown in."""
-    out = np.zeros((len(shown), COLUMNS), np.float32)
+    """(n, columns) the evidence about every shown item in the state it was shown in."""
+    out = np.zeros((len(shown), evidence.columns), np.float32)
     if not len(shown):
         return out
     starts, sizes = slates(shown)
@@ -237,6 +253,28 @@ def slate_rows(evidence: Evidence, shown: Transitions, states: States) -> FloatA
         items = np.where(inside, shown.action[np.where(inside, place, 0)], PAD).astype(np.int32)
         out[place[inside]] = evidence.rows(states[shown.state[starts[some]]], items)[inside]
     return out
+
+
+class _AsNew:
+    """Impressions that are learned from once more, as if their items were new."""
+
+    def __init__(self, seed: int):
+        self._rng = generator(seed, "as if new")
+        self._places: list[Rows] = []
+        self._rows: list[FloatArray] = []
+
+    def draw(self, evidence: Evidence, rows: FloatArray, mine: Rows, items: IntArray) -> None:
+        """Some of `rows[mine]`, which are about `items`."""
+        some = np.flatnonzero(self._rng.random(len(mine)) < AS_NEW)
+        self._places.append(mine[some])
+        self._rows.append(evidence.as_new(rows[mine[some]], items[some]))
+
+    def all(self, rows: FloatArray) -> tuple[FloatArray, Rows]:
+        """`rows` and those that were drawn, and which row each of them is."""
+        places = np.arange(len(rows))
+        if not self._places:
+            return rows, places
+        return np.concatenate([rows, *self._rows]), np.concatenate([places, *self._places])
 
 
 class _Others:
@@ -269,9 +307,12 @@ class _Others:
         inside = items != PAD
         rows = evidence.rows(states, items)
         self._parts.append((rows[inside], chance[inside], picked[inside]))
+        if evidence.content is not None:
+            new = inside & (self._rng.random(inside.shape) < AS_NEW)
+            self._parts.append((evidence.as_new(rows[new], items[new]), chance[new], picked[new]))
 
     def all(self) -> tuple[FloatArray, Doubles, Doubles]:
-        """Rows (n, COLUMNS), how often each would be drawn, and whether it was the chosen one."""
+        """Rows (n, columns), how often each would be drawn, and whether it was the chosen one."""
         rows, chances, picked = zip(*self._parts, strict=True)
         return np.concatenate(rows), np.concatenate(chances), np.concatenate(picked)
 
@@ -289,7 +330,7 @@ def _fit(
     scale = np.where(size > SMALLEST, size, np.inf).astype(np.float32)
     inputs = np.concatenate([around, rows / scale], axis=1)
     free = around.shape[1]
-    penalty = np.append(np.full(free, 1e-3), np.full(COLUMNS, PRIOR))
+    penalty = np.append(np.full(free, 1e-3), np.full(rows.shape[1], PRIOR))
     known = None if chances is None else -np.log(np.maximum(chances, 1e-12)).astype(np.float32)
     found = [logistic(inputs, answer, penalty, known) for answer in answers]
     # The circumstances at their average; of them only the session's summary differs when the model is used.

@@ -159,10 +159,10 @@ def _knowledge(dataset: Dataset, train: Transitions, chosen: Mask, seed: int) ->
     of them.
     """
     counted = chosen & sample_sessions(train, dataset, generator(seed, "sessions counted"), COUNTED)
-    _, together = count_knowledge(dataset, "train", train, circumstances(train, dataset.states), counted)
+    together, *_ = count_knowledge(dataset, "train", train, circumstances(train, dataset.states), counted)
     held_out = dataset.transitions("validation")
     counted = sample_sessions(held_out, dataset, generator(seed, "held-out sessions counted"), COUNTED)
-    _, alone = count_knowledge(dataset, "validation", held_out, circumstances(held_out, dataset.states), counted)
+    alone, *_ = count_knowledge(dataset, "validation", held_out, circumstances(held_out, dataset.states), counted)
     return replace(alone, similar=together.similar, followers=together.followers, tastes=together.tastes)
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from bcd4rec.data.knowledge import refuse_other_shape
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
-from bcd4rec.models.evidence_kernels import COLUMNS
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.policies.scorer import Arrays, register
@@ -25,7 +24,7 @@ class Folded:
     """The mean return, or another risk measure of it: what `ReturnWeights` says of no single fraction."""
 
     reward: FloatArray  # ()
-    evidence: FloatArray  # (COLUMNS,)
+    evidence: FloatArray  # (columns,)
     session: FloatArray  # ()
     constant: FloatArray  # ()
 
@@ -35,7 +34,7 @@ class ReturnWeights:
     """Quantiles of the return, linear in the expected reward and the evidence: one row for each of N fractions."""
 
     reward: FloatArray  # (N,) what the expected reward counts
-    evidence: FloatArray  # (N, COLUMNS)
+    evidence: FloatArray  # (N, columns)
     session: FloatArray  # (N,) what the session's own value counts
     constant: FloatArray  # (N,)
     hidden: FloatArray  # (H, SUMMARY + 1) the network of the session's value: weights and bias of its first layer …
@@ -56,10 +55,10 @@ class ReturnWeights:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
-    def restore(cls, arrays: Arrays) -> Self:
+    def restore(cls, arrays: Arrays, columns: int) -> Self:
         found = cls(**arrays)
         count, hidden = len(found.reward), len(found.hidden)
-        shapes = [(count,), (count, COLUMNS), (count,), (count,), (hidden, SUMMARY + 1), (hidden + 1,)]
+        shapes = [(count,), (count, columns), (count,), (count,), (hidden, SUMMARY + 1), (hidden + 1,)]
         for field, shape in zip(fields(cls), shapes, strict=True):
             refuse_other_shape(field.name, getattr(found, field.name), shape, np.float32)
         return found
@@ -69,7 +68,7 @@ class ReturnWeights:
 class BehaviourWeights:
     """log p(item | session) of the logging policy, up to a constant: weights · evidence."""
 
-    evidence: FloatArray  # (COLUMNS,)
+    evidence: FloatArray  # (columns,)
     beta: float = 0.0  # items less likely than β times the likeliest are not recommended; 0 allows all
 
     def allowed(self, logits: FloatArray) -> NDArray[np.bool_]:
@@ -145,14 +144,15 @@ class EvidencePolicy:
     def shortlist(self, states: States, most: int) -> IntArray:
         """(C,) the items among which the best `most` of one state are, ascending: what to score in a large catalogue.
 
-        Only items that the session says nothing about but by their tastes can be missed, if they are not listed.
+        Only items that are not listed and that the session says nothing about but by their tastes and features can be
+        missed.
         """
         evidence, (lists, own) = self.model.evidence, self._lists
-        sums = own + evidence.listed_tastes(states, lists, self._weights)
+        sums = own + evidence.listed(states, lists, self._weights)
         values = self._values(sums[:, None], summary(states))[0]
         most = min(most, len(values))
         places = np.argpartition(-values, most - 1)[:most]
-        return evidence.pool(states, lists, lists.best[places])
+        return evidence.pool(states, lists, self._weights, lists.best[places])
 
     @cached_property
     def _lists(self) -> tuple[Lists, FloatArray]:
@@ -222,12 +222,13 @@ class EvidencePolicy:
         def part(prefix: str) -> Arrays:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-        weights = ResponseWeights.restore(settings["least"], part("response."))
-        model = ResponseModel(Evidence.restore(part("evidence.")), weights)
+        evidence = Evidence.restore(part("evidence."))
+        columns = evidence.columns
+        model = ResponseModel(evidence, ResponseWeights.restore(settings["least"], part("response."), columns))
         returns = behaviour = None
         if settings["returns"]:
-            returns = ReturnWeights.restore(part("returns."))
+            returns = ReturnWeights.restore(part("returns."), columns)
         if settings["beta"] is not None:
-            refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (COLUMNS,), np.float32)
+            refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (columns,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
         return cls(model, returns, behaviour, Risk(**settings["risk"]))
