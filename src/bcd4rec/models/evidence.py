@@ -127,7 +127,7 @@ class Evidence:
         return np.ascontiguousarray(self.items.tastes.T)
 
     def lists(self, values: list[FloatArray]) -> Lists:
-        """For `pool`: the best items by several values (A,) of them, the last of which also ranks within categories."""
+        """For `pools`: the best items by several values (A,) of them; the last also ranks within categories."""
         orders = [np.argsort(-one, kind="stable").astype(np.int32) for one in values]
         ranked = orders[-1]
         categories = self.items.categories[ranked]
@@ -140,21 +140,19 @@ class Evidence:
         return Lists(best, np.ascontiguousarray(self.items.tastes[best].T), offsets, grouped[kept])
 
     def listed_tastes(self, states: States, lists: Lists, weights: FloatArray) -> FloatArray:
-        """(R, C) what the tastes of one state say about the items of `lists.best`, by weights (R, COLUMNS)."""
-        tastes = self.items.tastes
-        liked, skipped = states.positives[0][states.positives[0] != PAD], states.skips[0][states.skips[0] != PAD]
-        sums = (tastes[liked].sum(axis=0), tastes[liked[-1:]].sum(axis=0), tastes[skipped].sum(axis=0))
-        found: FloatArray = weights[:, TASTE_LIKED : TASTE_SKIPPED + 1] @ np.stack(sums) @ lists.tastes
-        return found
+        """(R, B, C) what the tastes of states say about the items of `lists.best`, by weights (R, COLUMNS)."""
+        tastes, rows, last = self.items.tastes, np.arange(len(states)), np.maximum(states.lengths - 1, 0)
+        final = states.positives[rows, last][:, None]
+        sums = np.stack([_summed(tastes, items) for items in (states.positives, final, states.skips)])  # (3, B, D)
+        factors: FloatArray = np.tensordot(weights[:, TASTE_LIKED : TASTE_SKIPPED + 1], sums, 1) @ lists.tastes
+        return factors
 
-    def pool(self, states: States, lists: Lists, more: IntArray) -> IntArray:
-        """(C,) the items among which the best are for one state, ascending: those that the session has something to do
-        with, the best of its categories, and `more`."""
-        positives, skips, votes = self._histories(states)
-        found = kernels.pool_of(
-            positives, skips, votes, more, lists.category_offsets, lists.category_order, self.items, self._boards()
+    def pools(self, states: States, lists: Lists, more: IntArray) -> IntArray:
+        """(B, C) the items among which the best are for each state, ascending behind the padding: those that the
+        session has something to do with, the best of its categories, and its `more` (B, M)."""
+        found: IntArray = kernels.pools_of(
+            *self._histories(states), more, lists.category_offsets, lists.category_order, self.items, self._boards()
         )
-        found.sort()
         return found
 
     def _histories(self, states: States) -> tuple[IntArray, IntArray, Votes]:
@@ -174,6 +172,14 @@ class Evidence:
         items, offsets = arrays["likes.items"], arrays["likes.offsets"]
         refuse_other_lists("likes", offsets, items, len(offsets) - 1, knowledge.n_items)
         return cls(knowledge, Sequences(items, offsets))
+
+
+def _summed(tastes: FloatArray, items: IntArray) -> FloatArray:
+    """(B, D) the sums of the tastes of `items` (B, n), padded."""
+    if not items.shape[1]:
+        return np.zeros((len(items), tastes.shape[1]), np.float32)
+    found: FloatArray = (tastes[items] * (items != PAD)[..., None]).sum(axis=1)
+    return found
 
 
 def summary(states: States) -> FloatArray:
