@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from bcd4rec.agents import evidence_agent
+from bcd4rec.agents import next_actions
 from bcd4rec.agents.evidence_agent import EvidenceAgent, LearningMaterial, fit_behaviour_weights
+from bcd4rec.agents.next_actions import NextActions
 from bcd4rec.agents.q_learning import QLearningConfig
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
@@ -405,13 +407,14 @@ def test_next_actions_were_not_liked_before_where_logs_show_no_item_again(beta):
     material = LearningMaterial(config, dataset, model, sample, 0)
     state = int(sample.transitions.next_state[sample.transitions.step == 2][0])
     states = dataset.states[[state]]
-    items, share = material._next_actions(sample.evidence[0], states, 4, again=False)
+    asking = NextActions(model.weights, material.behaviour, 4, again=False)
+    items, share = asking.exact(sample.evidence[0], states)
     assert not set(items[0].tolist()) & set(states.positives[0, :3].tolist())
     assert (items[0] != PAD).any()  # also where the likeliest item was liked
     assert share[0] == pytest.approx((items[0] != PAD).sum() / 6)
     if beta == 0:
         assert sorted(items[0].tolist())[0] == PAD  # three are left for four places
-    again, _ = material._next_actions(sample.evidence[0], states, 6, again=True)
+    again, _ = replace(asking, width=6, again=True).exact(sample.evidence[0], states)
     if beta == 0:
         assert sorted(again[0].tolist()) == list(range(6))
     assert material.table.next_exists.any(axis=1).all()
@@ -420,12 +423,11 @@ def test_next_actions_were_not_liked_before_where_logs_show_no_item_again(beta):
 def test_a_next_action_is_left_where_the_likeliest_items_were_liked():
     dataset = once_log(6, 4)
     model, sample = fit_response(dataset, 0)
-    material = LearningMaterial(config_of("expected", beta=0.5), dataset, model, sample, 0)
     weights = np.zeros(COLUMNS, np.float32)
     weights[LIKED] = 9.0
-    material.behaviour = BehaviourWeights(weights, 0.5)
     states = States.of([[3, 0], [5]], 6)
-    items, share = material._next_actions(sample.evidence[0], states, 4, again=False)
+    asking = NextActions(model.weights, BehaviourWeights(weights, 0.5), 4, again=False)
+    items, share = asking.exact(sample.evidence[0], states)
     assert sorted(items[0].tolist()) == [1, 2, 4, 5]
     assert PAD not in items[1]
     np.testing.assert_allclose(share, [4 / 6, 5 / 6])
@@ -443,9 +445,9 @@ def test_the_share_of_allowed_items_is_that_of_the_next_states():
 
 def test_next_states_are_sampled_where_there_are_too_many(monkeypatch):
     whole = material_of(config_of("fixed"))
-    monkeypatch.setattr(evidence_agent, "PAIRS", 20 * N_ITEMS)
-    monkeypatch.setattr(evidence_agent, "AT_ONCE", 7)
-    monkeypatch.setattr(evidence_agent, "PAIRS_AT_ONCE", 3 * N_ITEMS)
+    monkeypatch.setattr(next_actions, "PAIRS", 20 * N_ITEMS)
+    monkeypatch.setattr(next_actions, "AT_ONCE", 7)
+    monkeypatch.setattr(next_actions, "PAIRS_AT_ONCE", 3 * N_ITEMS)
     some = material_of(config_of("fixed"))
     assert len(whole.usable) == len(SAMPLE.transitions)
     assert len(some.table.next_inputs) == 20 < len(whole.table.next_inputs)

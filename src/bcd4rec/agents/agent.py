@@ -77,6 +77,7 @@ class Agent(Protocol):
     """A learner. All randomness comes from its seed and the step, so that a checkpoint resumes to the same bits."""
 
     offset: float  # what centred rewards took off the returns
+    sets: dict[str, Any] | None  # where allowed actions were not sought exactly: the recall of the search, and of what
 
     def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
         """The next `target_every` updates will ask for these states; `copy_target`: this is where a period begins."""

@@ -1,9 +1,10 @@
 """Quantile Q-learning over evidence: the response model, and what a session is worth beyond the next response."""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -12,27 +13,36 @@ from scipy.special import expit
 from torch import Tensor
 
 from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.next_actions import (
+    MEASURED,
+    POOLED_AT_ONCE,
+    NextActions,
+    Recall,
+    most_states,
+    states_at_once,
+)
 from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_steps, seeded
 from bcd4rec.constraint import mask_values
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.states import PAD, FloatArray, IntArray, States
+from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows
 from bcd4rec.models.evidence import Evidence, summary
 from bcd4rec.models.evidence_kernels import LIKED
 from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
-from bcd4rec.models.response_regression import PRIOR, ResponseModel, Sample, logistic
+from bcd4rec.models.large import is_large
+from bcd4rec.models.response_regression import FOLDS, PRIOR, ResponseModel, Sample, logistic
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.seeding import generator
 
 if TYPE_CHECKING:
     from bcd4rec.agents.evidence_material import EvidenceMaterial
 
-AT_ONCE = 512  # states whose whole catalogue is scored at once …
-PAIRS_AT_ONCE = 2**24  # … or fewer where it is large: a state and an item need some 40 bytes
-PAIRS = 2_000_000_000  # state and item pairs that may be scored to find next actions; more states are sampled
 CONTRAST = 10  # random items to each state that the behaviour model is told apart from
 CONTRAST_STATES = 20_000
 FRACTIONS = 32  # quantiles that a policy keeps of a head that knows any
+
+
+Found = tuple[Rows, IntArray, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ class LearningMaterial:
         self.sizes = _sizes(sample.rows)
         behaviour = fit_behaviour_weights(sample, dataset, seed) if config.beta > 0 else None
         self.behaviour = None if behaviour is None else BehaviourWeights(behaviour, config.beta)
+        self.sets: dict[str, Any] | None = None  # how next actions were found, where the search was not exact
         self.table = self._table(sample, dataset)
         self.tensors = {name: torch.from_numpy(getattr(self.table, name)) for name in self.table.__dataclass_fields__}
 
@@ -76,7 +87,7 @@ class LearningMaterial:
         goes_on = shown.discount > 0
         keys = sample.fold.astype(np.int64) * len(states) + shown.next_state
         wanted = np.unique(keys[goes_on])
-        most = max(AT_ONCE, PAIRS // dataset.n_items)
+        most = most_states(dataset.n_items)
         if len(wanted) > most:
             wanted = np.sort(generator(self.seed, "next states").choice(wanted, most, replace=False))
         place = np.minimum(np.searchsorted(wanted, keys), max(len(wanted) - 1, 0))
@@ -86,15 +97,20 @@ class LearningMaterial:
         exists = np.zeros((len(wanted), width), np.bool_)
         allowed = np.ones(len(wanted), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
-        at_once = _at_once(dataset.n_items)
+        asking = NextActions(self.model.weights, self.behaviour, width, again)
+        recall = Recall()
         for number, evidence in enumerate(sample.evidence):
             mine = np.flatnonzero(wanted // len(states) == number)
-            for first in range(0, len(mine), at_once):
-                some = mine[first : first + at_once]
+            for some, items, shares in self._found(asking, evidence, mine, wanted % len(states)):
                 asked = states[wanted[some] % len(states)]
-                items, allowed[some] = self._next_actions(evidence, asked, width, again)
+                allowed[some] = shares
                 exists[some] = items != PAD
                 inputs[some] = self._inputs(evidence.rows(asked, items), summary(asked)[:, None])
+            if is_large(dataset.n_items) and len(mine):
+                part = mine[np.linspace(0, len(mine) - 1, min(MEASURED // FOLDS, len(mine))).astype(np.int64)]
+                recall.compare(asking, evidence, states[wanted[part] % len(states)])
+        if is_large(dataset.n_items):
+            allowed[:], self.sets = recall.allowed, recall.told(len(wanted))
         following = summary(states[wanted % len(states)])
         where = np.where(found, place, -1).astype(np.int32)
         # A transition whose next state was not sampled is not learned from; it looks like none that ends a session.
@@ -103,24 +119,18 @@ class LearningMaterial:
         inputs_of_rows = self._inputs(sample.rows, session)
         return EvidenceTable(inputs_of_rows, session, chances, where, inputs, exists, following, allowed)
 
-    def _next_actions(self, evidence: Evidence, states: States, width: int, again: bool) -> tuple[IntArray, FloatArray]:
-        """(B, C) the best allowed items by the response model, `PAD` where there are fewer, and the share allowed."""
-        weights = self.model.weights
-        behaviour = self.behaviour
-        rows = weights.evidence if behaviour is None else np.concatenate([weights.evidence, behaviour.evidence[None]])
-        sums = evidence.sums(states, rows)
-        own = (weights.session @ summary(states).T)[:, :, None]
-        scores = weights.rewards(sums[: len(weights.gains)] + own)
-        possible = np.ones(scores.shape, np.bool_)
-        if not again:
-            liked, places = np.nonzero(states.positives != PAD)
-            possible[liked, states.positives[liked, places]] = False
-        if behaviour is not None:  # the likeliest of what can be shown is always allowed
-            possible &= behaviour.allowed(np.where(possible, sums[-1], -np.inf))
-        scores[~possible] = -np.inf
-        best = np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32)
-        exists = np.take_along_axis(possible, best, axis=1)
-        return np.where(exists, best, np.int32(PAD)), possible.mean(axis=1, dtype=np.float32)
+    def _found(self, asking: NextActions, evidence: Evidence, mine: Rows, wanted: Rows) -> Iterator[Found]:
+        """Rows of `mine`, some at a time, with the next actions of their states `wanted`, and the share allowed."""
+        exact = not is_large(evidence.n_items)
+        at_once = states_at_once(evidence.n_items) if exact else POOLED_AT_ONCE
+        searches = [] if exact else asking.searches(evidence)
+        for first in range(0, len(mine), at_once):
+            some = mine[first : first + at_once]
+            states = self.states[wanted[some]]
+            if exact:
+                yield some, *asking.exact(evidence, states)
+            else:
+                yield some, asking.among(evidence, searches, states), np.ones(len(some), np.float32)
 
 
 class EvidenceAgent(QLearner[EvidenceNetwork]):
@@ -136,6 +146,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         self.target = copy.deepcopy(self.network).requires_grad_(False)
         self.optimiser = self.adam(self.network)
         self.table = {name: tensor.to(device) for name, tensor in material.tensors.items()}
+        self.sets = material.sets
 
     @property
     def columns(self) -> int:
@@ -230,11 +241,11 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
 
     def mean_value(self, ids: NDArray[np.int64]) -> float:
         """Q̄: the mean over states of the value of the greedy action, in the unit of the rewards."""
-        policy, at_once = self.policy_of(self.served), _at_once(self.material.model.evidence.n_items)
-        best = [
-            policy.scores(self.material.states[ids[at : at + at_once]]).max(axis=1)
-            for at in range(0, len(ids), at_once)
-        ]
+        policy, states = self.policy_of(self.served), self.material.states
+        short = is_large(policy.n_items) and not policy.constrained
+        at_once = POOLED_AT_ONCE if short else states_at_once(policy.n_items)
+        parts = (states[ids[at : at + at_once]] for at in range(0, len(ids), at_once))
+        best = [policy.best_of_shortlist(part) if short else policy.scores(part).max(axis=1) for part in parts]
         return float(np.concatenate(best).mean())
 
     @torch.no_grad()
@@ -263,11 +274,6 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
         return EvidencePolicy(self.material.model, returns, behaviour, self.config.risk_measure())
-
-
-def _at_once(n_items: int) -> int:
-    """How many states are scored at once."""
-    return max(1, min(AT_ONCE, PAIRS_AT_ONCE // n_items))
 
 
 def _sizes(rows: FloatArray) -> FloatArray:

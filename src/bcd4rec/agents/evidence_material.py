@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from bcd4rec.agents.agent import Notify
-from bcd4rec.agents.evidence_agent import AT_ONCE, LearningMaterial
+from bcd4rec.agents.evidence_agent import LearningMaterial
+from bcd4rec.agents.next_actions import AT_ONCE
 from bcd4rec.agents.q_learning import QLearningConfig
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.data.responses import Responses

@@ -27,6 +27,7 @@ from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
 from bcd4rec.models.pretraining import Pretraining
 from bcd4rec.models.q_network import QNetwork, QNetworkConfig
+from bcd4rec.models.table_rows import RowAdamW, by_rows, clip_gradients
 from bcd4rec.policies.risk import Measure, Risk
 from bcd4rec.seeding import generator, stream_seed
 
@@ -94,7 +95,8 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
     allowed_limit: int = Field(
         default=0,
         ge=0,
-        description="At most so many allowed actions for a state, the likeliest; 0 is no limit; evidence=false only.",
+        description="At most so many allowed actions for a state, the likeliest; 0 is no limit, or 1,000 in "
+        "catalogues of more than 50,000 items; evidence=false only.",
     )
     constrain_serving: bool = Field(
         default=False, description="Recommend allowed items only, too; the paper constrains the target alone."
@@ -123,8 +125,8 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
     negatives: int = Field(
         default=0,
         ge=0,
-        description="Sampled-softmax negatives in pre-training and behaviour model; 0 is the full softmax; "
-        "evidence=false only.",
+        description="Sampled-softmax negatives in pre-training and behaviour model; 0 is the full softmax, or 1,000 in "
+        "catalogues of more than 50,000 items; evidence=false only.",
     )
     centre_rewards: bool = Field(
         default=True, description="Learn from rewards minus their mean; reported values have it added again."
@@ -226,6 +228,7 @@ class QLearner(Generic[Network]):
     optimiser: torch.optim.Optimizer
     offset: float
     unit = 1.0  # of the values
+    sets: dict[str, Any] | None = None
 
     def __init__(self, config: QLearningConfig, seed: int, device: str = "cpu"):
         self.config, self.seed, self.device = config, seed, device
@@ -319,13 +322,14 @@ class QLearner(Generic[Network]):
     def adam(self, network: nn.Module) -> torch.optim.Optimizer:
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
         config = self.config
-        return torch.optim.AdamW(trained, config.learning_rate, weight_decay=config.weight_decay, fused=True)
+        kind = RowAdamW if any(map(by_rows, trained)) else torch.optim.AdamW
+        return kind(trained, config.learning_rate, weight_decay=config.weight_decay, fused=True)
 
     def taus(self, size: int, step: int, name: str) -> Tensor:
         """(size, K) fractions: drawn anew, or the midpoints where the head knows no others."""
         head = self.network.head
         if not head.samples_taus:
-            return midpoints(head.count).to(self.device).expand(size, -1)
+            return midpoints(head.count, self.device).expand(size, -1)
         return self.tensor(generator(self.seed, "taus", name, step).random((size, head.count), dtype=np.float32))
 
     def foresight(self, step: int) -> float:
@@ -346,7 +350,7 @@ class QLearner(Generic[Network]):
     def _descend(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(optimiser.param_groups[0]["params"], self.config.clip)
+        clip_gradients(optimiser.param_groups[0]["params"], self.config.clip)
         optimiser.step()
 
 

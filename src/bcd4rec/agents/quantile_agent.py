@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.allowed_search import AllowedSearch
 from bcd4rec.agents.embedding_material import EmbeddingMaterial
 from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_steps, seeded
 from bcd4rec.constraint import AllowedSets, allowed_mask, behaviour_sets, mask_values
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import FloatArray, IntArray, States
 from bcd4rec.models.behaviour import BehaviourModel
+from bcd4rec.models.large import is_large
 from bcd4rec.models.q_network import QNetwork, as_tensor
 from bcd4rec.policies.quantile_policy import QuantilePolicy
 
@@ -63,6 +65,7 @@ class QuantileAgent(QLearner[QNetwork]):
         self.behaviour_optimiser = (
             torch.optim.Adam(self.behaviour.parameters(), 1e-3) if joint and self.behaviour else None
         )
+        self._period: tuple[NDArray[np.int64], AllowedSets] | None = None  # states of a period, and their allowed sets
         self._cached_ids: NDArray[np.int64] | None = None
         self._cached_states = torch.empty(0)
 
@@ -85,21 +88,42 @@ class QuantileAgent(QLearner[QNetwork]):
 
     @cached_property
     def allowed(self) -> AllowedSets | None:
-        """The allowed sets of all states, computed once where the behaviour model is frozen."""
-        if self.behaviour is None or self.behaviour_optimiser is not None:
+        """The allowed sets of all states, computed once where the behaviour model is frozen and the catalogue small."""
+        if self.behaviour is None or self.behaviour_optimiser is not None or self.large:
             return None
         config = self.config
         return behaviour_sets(
             self.behaviour, self.states.positives, config.beta, config.constraint, config.allowed_limit
         )
 
+    @property
+    def large(self) -> bool:
+        """Whether the catalogue is too large for the allowed sets of all states."""
+        return is_large(len(self.network.embeddings))
+
+    @cached_property
+    def _search(self) -> AllowedSearch | None:
+        """For large catalogues, where the behaviour model is frozen."""
+        if self.behaviour is None or self.behaviour_optimiser is not None or not self.large:
+            return None
+        config = self.config
+        found = AllowedSearch(
+            self.behaviour, self.states.positives, config.beta, config.constraint, config.allowed_limit, self.seed
+        )
+        self.sets = found.told
+        return found
+
     def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
-        """A hard target stays as it is for a period, so the states it will be asked for are encoded once."""
+        """What a period will ask for is prepared once: in large catalogues the allowed sets of its states, and with a
+        hard target, which stays as it is for a period, the encoded states."""
+        ids: NDArray[np.int64] = np.unique(next_states).astype(np.int64)
+        if self._search is not None:
+            self._period = ids, self._search.sets(self.states.positives[ids])
         if self.config.target == "polyak":
             return
         if copy_target:
             self.target.load_state_dict(self.network.state_dict())
-        self._cached_ids = np.unique(next_states)
+        self._cached_ids = ids
         self._cached_states = self._encode(self.target, self._cached_ids)
 
     def look(self, batch: Batch) -> Encoded:
@@ -154,12 +178,16 @@ class QuantileAgent(QLearner[QNetwork]):
     def _best_actions(self, ids: IntArray, vectors: Tensor) -> tuple[Tensor, float]:
         """For distinct states the best allowed action; among equals the one with the lowest index."""
         matrix = self.network.embeddings
-        if self.allowed is None:
+        if self._period is not None:
+            known, allowed = self._period
+            rows = self.tensor(np.searchsorted(known, ids))
+        elif self.allowed is not None:
+            allowed, rows = self.allowed, self.tensor(ids.astype(np.int64))
+        else:
             values, share = self.allowed_values(ids, vectors @ matrix.T)
             return values.argmax(dim=1), share
-        rows = self.tensor(ids.astype(np.int64))
-        sizes = self.allowed.offsets[rows + 1] - self.allowed.offsets[rows]
-        return self.allowed.argmax(rows, vectors, matrix), float(sizes.float().mean()) / len(matrix)
+        sizes = allowed.offsets[rows + 1] - allowed.offsets[rows]
+        return allowed.argmax(rows, vectors, matrix), float(sizes.float().mean()) / len(matrix)
 
     def allowed_values(self, ids: IntArray, values: Tensor) -> tuple[Tensor, float]:
         """Values (B, A) with −inf for what the behaviour model does not allow, and the share that it allows."""
@@ -189,7 +217,7 @@ class QuantileAgent(QLearner[QNetwork]):
         parts = [
             network.encode_states(self.states[ids[at : at + ENCODE_ROWS]]) for at in range(0, len(ids), ENCODE_ROWS)
         ]
-        return torch.cat(parts) if parts else torch.empty(0, self.network.width)
+        return torch.cat(parts) if parts else torch.empty(0, self.network.width, device=self.device)
 
     @torch.no_grad()
     def mean_value(self, ids: NDArray[np.int64]) -> float:

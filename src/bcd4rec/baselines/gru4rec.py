@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.baselines.neural import EpochReport, NeuralConfig, last_items, trim
@@ -15,6 +15,7 @@ from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Rows
 from bcd4rec.models.gru import ForwardGRU
 from bcd4rec.models.next_item import NextItem
+from bcd4rec.models.table_rows import rows_of
 
 Loss = Literal["cross-entropy", "bpr-max"]
 NEVER = -1e4  # the score of a negative that is the item itself; finite, so that its weight times its square is 0
@@ -52,8 +53,8 @@ class SessionBatches:
         states = _forward(model).prefixes(items[:, :-1], model.embeddings)[asked]  # (P, D)
         targets = items[:, 1:][asked].long()
         everything = torch.arange(len(model.embeddings)) if negatives is None else negatives
-        table = model.embeddings if negatives is None else nn.functional.embedding(negatives, model.embeddings)
-        positive = (states * nn.functional.embedding(targets, model.embeddings)).sum(dim=1)
+        table = model.embeddings if negatives is None else rows_of(negatives, model.embeddings)
+        positive = (states * rows_of(targets, model.embeddings)).sum(dim=1)
         others = (states @ table.T).masked_fill(targets.unsqueeze(1) == everything, NEVER)
         config = self._config
         return ranking_losses(positive, others, len(model.embeddings), config.loss, config.penalty).sum(), len(targets)

@@ -21,8 +21,10 @@ from bcd4rec.baselines.baseline import Baseline
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows, States
+from bcd4rec.models.large import is_large
 from bcd4rec.models.next_item import NextItem
 from bcd4rec.models.pretraining import initial
+from bcd4rec.models.table_rows import RowAdamW
 from bcd4rec.policies.ranking import top_scored
 from bcd4rec.policies.scorer import Arrays, register
 from bcd4rec.seeding import generator, stream_seed
@@ -135,7 +137,8 @@ class NeuralConfig(Baseline):
 
     def train(self, model: NextItem, sequences: Sequences, rng: np.random.Generator) -> Iterator[EpochReport]:
         """Train `model` in place, epoch by epoch."""
-        optimiser = torch.optim.Adam(model.parameters(), weight_decay=self.weight_decay, fused=True)
+        kind = RowAdamW if is_large(len(model.embeddings)) else torch.optim.Adam
+        optimiser = kind(model.parameters(), weight_decay=self.weight_decay, fused=True)
         task, n_items = self.task(sequences), len(model.embeddings)
         sampled = 0 < self.negatives < n_items
         model.train()

@@ -209,7 +209,8 @@ def commands_of(run: "Start", method: str, propensities: bool) -> list[str]:
         f"bcd4rec train {method} {data} --out {policy} --seed {run.seed}",
         f"bcd4rec evaluate {policy} {others} --log {data} --seed {run.seed}",
         *([f"bcd4rec judge {policy} --log {data} --seed {run.seed}"] if propensities else []),
-        f"bcd4rec start {log} --mapping {mapping}{earlier}{features} --out {shlex.quote(str(run.out))}  # all of it, and {PAGE}",
+        f"bcd4rec start {log} --mapping {mapping}{earlier}{features} --out {shlex.quote(str(run.out))}"
+        f"  # all of it, and {PAGE}",
     ]
 
 

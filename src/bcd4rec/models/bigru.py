@@ -15,6 +15,7 @@ class BiGRU(Encoder):
     """
 
     takes_layers = True
+    compiled = True  # train by compiled loops where there are some, on the CPU
 
     def __init__(self, width: int, outputs: int, layers: int = 2):
         super().__init__(outputs)
@@ -28,7 +29,7 @@ class BiGRU(Encoder):
 
     def _final(self, vectors: Tensor, lengths: Tensor) -> Tensor:
         """(B, 2 · units) the final hidden vectors of both directions of the top layer."""
-        if torch.is_grad_enabled() and vectors.device.type == "cpu":
+        if self.compiled and torch.is_grad_enabled() and vectors.device.type == "cpu":
             from bcd4rec.models.recurrence import final_states  # only training pays for the compiler
 
             return final_states(self.gru, vectors, lengths)

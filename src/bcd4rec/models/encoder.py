@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bcd4rec.data.states import PAD
+from bcd4rec.models.table_rows import rows_of
 from bcd4rec.registry import Registry
 
 
@@ -43,5 +44,5 @@ ENCODERS: Registry[type[Encoder]] = Registry("encoder", "bcd4rec.models")
 
 def look_up(items: Tensor, embeddings: Tensor) -> Tensor:
     """(B, L, D) the embeddings of `items`, with zeros in padded places."""
-    vectors = nn.functional.embedding(items.clamp(min=0), embeddings)
+    vectors = rows_of(items.clamp(min=0), embeddings)
     return vectors * (items != PAD).unsqueeze(-1)

@@ -175,7 +175,7 @@ class Evidence:
         return np.ascontiguousarray(self.items.tastes.T)
 
     def lists(self, values: list[FloatArray]) -> Lists:
-        """For `pool`: the best items by several values (A,) of them, the last of which also ranks within categories."""
+        """For `pools`: the best items by several values (A,) of them; the last also ranks within categories."""
         orders = [np.argsort(-one, kind="stable").astype(np.int32) for one in values]
         ranked = orders[-1]
         categories = self.items.categories[ranked]
@@ -189,26 +189,27 @@ class Evidence:
         return Lists(best, np.ascontiguousarray(self.items.tastes[best].T), offsets, grouped[kept], content)
 
     def listed(self, states: States, lists: Lists, weights: FloatArray) -> FloatArray:
-        """(R, C) what tastes and features of one state say about the items of `lists.best`, by weights (R, columns)."""
-        tastes = self.items.tastes
-        liked, skipped = states.positives[0][states.positives[0] != PAD], states.skips[0][states.skips[0] != PAD]
-        sums = (tastes[liked].sum(axis=0), tastes[liked[-1:]].sum(axis=0), tastes[skipped].sum(axis=0))
-        found: FloatArray = weights[:, TASTE_LIKED : TASTE_SKIPPED + 1] @ np.stack(sums) @ lists.tastes
+        """(R, B, C) what tastes and features of states say about the items of `lists.best`, by weights (R, columns)."""
+        tastes, rows, last = self.items.tastes, np.arange(len(states)), np.maximum(states.lengths - 1, 0)
+        final = states.positives[rows, last][:, None]
+        sums = np.stack([_summed(tastes, items) for items in (states.positives, final, states.skips)])  # (3, B, D)
+        found: FloatArray = np.tensordot(weights[:, TASTE_LIKED : TASTE_SKIPPED + 1], sums, 1) @ lists.tastes
         if self.content is not None and lists.content is not None:
-            self.content.add_sums(*_plain(states), weights[:, COLUMNS:], found[:, None], lists.content.best)
+            self.content.add_sums(*_plain(states), weights[:, COLUMNS:], found, lists.content.best)
         return found
 
-    def pool(self, states: States, lists: Lists, weights: FloatArray, more: IntArray) -> IntArray:
-        """(C,) the items among which the best are for one state, ascending: those that the session has something to do
-        with, the best of its categories, the best by features and weights (R, columns), and `more`."""
+    def pools(self, states: States, lists: Lists, weights: FloatArray, more: IntArray) -> IntArray:
+        """(B, C) the items among which the best are for each state, ascending behind the padding: those that the
+        session has something to do with, the best of its categories, the best by features and weights (R, columns), and
+        its `more` (B, M)."""
         positives, skips, votes = self._histories(states)
         if self.content is not None and lists.content is not None:
-            near = lists.content.near(self.content, positives, skips, weights[:, COLUMNS:])
-            more = np.concatenate([more, near])
-        found = kernels.pool_of(
+            known, look = self.content, lists.content.near
+            each = zip(positives[:, None], skips[:, None], strict=True)
+            more = _beside(more, [look(known, liked, skipped, weights[:, COLUMNS:]) for liked, skipped in each])
+        found: IntArray = kernels.pools_of(
             positives, skips, votes, more, lists.category_offsets, lists.category_order, self.items, self._boards()
         )
-        found.sort()
         return found
 
     def _histories(self, states: States) -> tuple[IntArray, IntArray, Votes]:
@@ -232,6 +233,22 @@ class Evidence:
 def _plain(states: States) -> tuple[IntArray, IntArray]:
     """Kernels are compiled for arrays that can be written to, so memory-mapped ones are copied."""
     return np.require(states.positives, np.int32, ["C", "W"]), np.require(states.skips, np.int32, ["C", "W"])
+
+
+def _beside(more: IntArray, others: list[IntArray]) -> IntArray:
+    """(B, M + N) with the lists of `others` beside each row; a row that lacks some has its first item again instead."""
+    wider = np.repeat(more[:, :1], max(map(len, others)), axis=1)
+    for row, items in zip(wider, others, strict=True):
+        row[: len(items)] = items
+    return np.concatenate([more, wider], axis=1)
+
+
+def _summed(tastes: FloatArray, items: IntArray) -> FloatArray:
+    """(B, D) the sums of the tastes of `items` (B, n), padded."""
+    if not items.shape[1]:
+        return np.zeros((len(items), tastes.shape[1]), np.float32)
+    found: FloatArray = (tastes[items] * (items != PAD)[..., None]).sum(axis=1)
+    return found
 
 
 def summary(states: States) -> FloatArray:

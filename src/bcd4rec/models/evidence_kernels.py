@@ -300,7 +300,8 @@ def add_sums(
 
 
 @kernel
-def pool_of(
+def _pool(
+    b: int,
     positives: IntArray,
     skips: IntArray,
     votes: Votes,
@@ -310,11 +311,7 @@ def pool_of(
     items: Items,
     boards: Boards,
 ) -> IntArray:
-    """The items that one state has something to do with, the first of each of its categories, and `more`; each once.
-
-    The first items of category c are category_order[category_offsets[c]:category_offsets[c + 1]].
-    """
-    session = _gather(0, positives, skips, votes, items, boards)
+    session = _gather(b, positives, skips, votes, items, boards)
     touched = session.touched
     share = CATEGORY_SHARES // max(session.categories, 1)
     for place in range(session.categories):
@@ -322,10 +319,38 @@ def pool_of(
         first, last = category_offsets[category], category_offsets[category + 1]
         for at in range(first, min(last, first + share)):
             touched = _touch(category_order[at], touched, boards)
-    for item in more:
+    for item in more[b]:
         touched = _touch(item, touched, boards)
     found = boards.items[:touched].copy()
     for item in found[session.touched :]:
         boards.touched[item] = False
     _clear(session, boards)
+    return found
+
+
+@kernel
+def pools_of(
+    positives: IntArray,
+    skips: IntArray,
+    votes: Votes,
+    more: IntArray,
+    category_offsets: Rows,
+    category_order: IntArray,
+    items: Items,
+    boards: Boards,
+) -> IntArray:
+    """(B, C) the items that each state has something to do with, the first of each of its categories, and its `more`
+    (B, M); each once, ascending behind the padding.
+
+    The first items of category c are category_order[category_offsets[c]:category_offsets[c + 1]].
+    """
+    found = np.full((len(more), 1), -1, np.int32)
+    for b in range(len(more)):
+        one = _pool(b, positives, skips, votes, more, category_offsets, category_order, items, boards)
+        one.sort()
+        if len(one) > found.shape[1]:
+            wider = np.full((len(more), len(one) if b == len(more) - 1 else len(one) + len(one) // 4), -1, np.int32)
+            wider[:b, wider.shape[1] - found.shape[1] :] = found[:b]
+            found = wider
+        found[b, found.shape[1] - len(one) :] = one
     return found

@@ -16,7 +16,7 @@ class ForwardGRU(Encoder):
         self.gru = nn.GRU(width, outputs, batch_first=True)
 
     def encode(self, items: Tensor, lengths: Tensor, embeddings: Tensor) -> Tensor:
-        return self.prefixes(items, embeddings)[torch.arange(len(items)), lengths - 1]
+        return self.prefixes(items, embeddings)[torch.arange(len(items), device=items.device), lengths - 1]
 
     def prefixes(self, items: Tensor, embeddings: Tensor) -> Tensor:
         """(B, L, outputs) the state after each item. Padding stands on the right, so no state has seen any."""

@@ -15,9 +15,9 @@ HeadName = Literal["expected", "fixed", "implicit"]
 FRACTIONS = 32  # over which the mean of a head that knows any fraction is taken
 
 
-def midpoints(count: int) -> Tensor:
+def midpoints(count: int, device: torch.device | str | None = None) -> Tensor:
     """(count,) the fractions (i + ½) / count."""
-    return (torch.arange(count) + 0.5) / count
+    return (torch.arange(count, device=device) + 0.5) / count
 
 
 def fold(quantiles: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -112,7 +112,7 @@ class ImplicitQuantiles(Head):
         return FRACTIONS
 
     def mean_vector(self, states: Tensor, weights: Tensor | None = None) -> Tensor:
-        return states * fold(self.embed(midpoints(FRACTIONS).to(self.frequencies.device)), weights)
+        return states * fold(self.embed(midpoints(FRACTIONS, self.frequencies.device)), weights)
 
 
 def make_head(name: HeadName, width: int, quantiles: int, cosines: int) -> Head:

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 
 from bcd4rec.data.states import FloatArray, IntArray, Rows
 from bcd4rec.models.encoder import ENCODERS
+from bcd4rec.models.large import is_large
+from bcd4rec.models.table_rows import RowAdamW, rows_of
+
+SAMPLED = 1000  # negatives in large catalogues, where the full softmax would take a state's time for each item
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ class NextItem(nn.Module):
         if negatives is None:
             logits = states @ self.embeddings.T
             return (logits.logsumexp(dim=1)[owner] - logits[owner, items]).sum()
-        positive = (states[owner] * nn.functional.embedding(items, self.embeddings)).sum(dim=1)
-        others = (states @ nn.functional.embedding(negatives, self.embeddings).T).logsumexp(dim=1)
+        positive = (states[owner] * rows_of(items, self.embeddings)).sum(dim=1)
+        others = (states @ rows_of(negatives, self.embeddings).T).logsumexp(dim=1)
         weight = math.log(len(self.embeddings) / len(negatives))
         return (torch.logaddexp(positive, others[owner] + weight) - positive).sum()
 
@@ -80,11 +84,17 @@ def fit(
     weight_decay: float = 0.0,
     notify: Callable[[float], None] = lambda loss: None,
 ) -> None:
-    """Cross-entropy over all examples, `batch_size` distinct sessions a step; `notify` gets each epoch's mean loss."""
+    """Cross-entropy over all examples, `batch_size` distinct sessions a step; `notify` gets each epoch's mean loss.
+
+    Of large catalogues, `SAMPLED` items stand for the rest unless `negatives` says otherwise.
+    """
     if not len(examples):  # no session has two positive items: nothing follows anything
         return
+    large = is_large(len(model.embeddings))
+    negatives = negatives or (SAMPLED if large else 0)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.Adam(parameters, learning_rate, weight_decay=weight_decay)
+    kind = RowAdamW if large else torch.optim.Adam
+    optimiser = kind(parameters, learning_rate, weight_decay=weight_decay)
     scale = max(1.0, len(examples.items) / len(examples) * batch_size)  # pairs of an average batch
     for _ in range(epochs):
         total = 0.0

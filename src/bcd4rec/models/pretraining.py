@@ -14,6 +14,7 @@ from bcd4rec.models.next_item import Examples, NextItem, fit
 
 Pretraining = Literal["srgnn", "item2vec", "svd", "none"]
 Notify = Callable[[float], None]
+BLOCK = 50_000  # items whose first embeddings are drawn at once
 
 
 def silent(loss: float) -> None:
@@ -22,8 +23,10 @@ def silent(loss: float) -> None:
 
 def initial(n_items: int, width: int, rng: np.random.Generator) -> FloatArray:
     """Embeddings that know nothing: entries uniform in ±1/√D."""
-    bound = width**-0.5
-    return rng.uniform(-bound, bound, (n_items, width)).astype(np.float32)
+    bound, found = width**-0.5, np.empty((n_items, width), np.float32)
+    for first in range(0, n_items, BLOCK):  # drawn as doubles, which need not all be there at once
+        found[first : first + BLOCK] = rng.uniform(-bound, bound, found[first : first + BLOCK].shape)
+    return found
 
 
 def prefixes(sequences: Sequences, length: int = HISTORY) -> Examples:

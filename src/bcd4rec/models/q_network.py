@@ -8,6 +8,7 @@ from bcd4rec.config import Config
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
 from bcd4rec.models.encoder import ENCODERS
 from bcd4rec.models.heads import HeadName, make_head
+from bcd4rec.models.table_rows import by_rows, rows_of
 
 
 def as_tensor(array: IntArray) -> Tensor:
@@ -21,7 +22,10 @@ def pool(items: Tensor, embeddings: Tensor) -> Tensor:
         return embeddings.new_zeros(len(items), embeddings.shape[1])
     valid = items != PAD
     offsets = nn.functional.pad(valid.sum(dim=1).cumsum(0)[:-1], (1, 0)).to(items.dtype)
-    return nn.functional.embedding_bag(items[valid], embeddings, offsets, mode="sum") / items.shape[1]
+    some, sparse = items[valid], by_rows(embeddings)
+    if sparse:
+        some, offsets = some.long(), offsets.long()
+    return nn.functional.embedding_bag(some, embeddings, offsets, mode="sum", sparse=sparse) / items.shape[1]
 
 
 class QNetworkConfig(Config):
@@ -74,7 +78,7 @@ class QNetwork(nn.Module):
 
     def actions(self, items: Tensor) -> Tensor:
         """The vectors of `items`, with one more axis of D entries behind those of `items`."""
-        vectors = nn.functional.embedding(items, self.embeddings)
+        vectors = rows_of(items, self.embeddings)
         return nn.functional.pad(vectors, (0, 1), value=1.0) if self.config.state_value else vectors
 
     def preferences(self, states: Tensor) -> Tensor:

@@ -51,14 +51,15 @@ class Packing:
     @classmethod
     def of(cls, lengths: Tensor) -> "Packing":
         lengths, order = lengths.sort(descending=True, stable=True)
-        step, session = (torch.arange(int(lengths[0])).unsqueeze(1) < lengths).nonzero(as_tuple=True)
+        device = lengths.device
+        step, session = (torch.arange(int(lengths[0]), device=device).unsqueeze(1) < lengths).nonzero(as_tuple=True)
         starts = torch.cat([step.new_zeros(1), step.bincount().cumsum(0)])
         return cls(
             order,
             starts,
             before=(starts[step - 1] + session)[len(lengths) :],
-            last=starts[lengths - 1] + torch.arange(len(lengths)),
-            places=torch.stack([torch.arange(len(step)), starts[lengths[session] - 1 - step] + session]),
+            last=starts[lengths - 1] + torch.arange(len(lengths), device=device),
+            places=torch.stack([torch.arange(len(step), device=device), starts[lengths[session] - 1 - step] + session]),
             step=step,
             session=session,
         )

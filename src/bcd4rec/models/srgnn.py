@@ -44,7 +44,7 @@ class SRGNN(Encoder):
         for _ in range(self.steps):
             nodes = self._propagate(nodes, incoming, outgoing)
         visits = nodes.gather(1, place.unsqueeze(2).expand_as(nodes))  # (B, L, D) back in the order of the session
-        last = visits[torch.arange(len(items)), lengths - 1]
+        last = visits[torch.arange(len(items), device=items.device), lengths - 1]
         weights = self.attention(torch.sigmoid(self.attend_last(last).unsqueeze(1) + self.attend_item(visits)))
         summary = (weights * visits * (items != PAD).unsqueeze(2)).sum(dim=1)
         states: Tensor = self.linear(torch.cat([last, summary], dim=1))

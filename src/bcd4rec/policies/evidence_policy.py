@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,13 +9,11 @@ from numpy.typing import NDArray
 
 from bcd4rec.data.knowledge import refuse_other_shape
 from bcd4rec.data.states import PAD, FloatArray, IntArray, States
-from bcd4rec.models.evidence import SUMMARY, Evidence, Lists, summary, summary_of_counts
+from bcd4rec.models.evidence import SUMMARY, Evidence, summary
+from bcd4rec.models.evidence_search import EvidenceSearch
 from bcd4rec.models.response_regression import ResponseModel, ResponseWeights
 from bcd4rec.policies.risk import MEAN, Risk
 from bcd4rec.policies.scorer import Arrays, register
-
-# Sessions with so many likes and skips: what they find best of items that they have nothing to do with is listed.
-KINDS_OF_SESSIONS = summary_of_counts(likes=[0, 8, 2], skips=[0, 30, 5])
 
 
 @dataclass(frozen=True)
@@ -106,6 +103,7 @@ class EvidencePolicy:
             rows.append(behaviour.evidence[None])
         self._weights = np.concatenate(rows).astype(np.float32)
         self._own = model.evidence.own_sums(self._weights)
+        self.search = EvidenceSearch(model.evidence, self._weights, self._own, self._values)
 
     @property
     def n_items(self) -> int:
@@ -142,24 +140,14 @@ class EvidencePolicy:
         return values
 
     def shortlist(self, states: States, most: int) -> IntArray:
-        """(C,) the items among which the best `most` of one state are, ascending: what to score in a large catalogue.
+        """(C,) the items among which the best `most` of one state are, ascending: what to score of many."""
+        found: IntArray = self.search.pools(states, most)[0]
+        return found
 
-        Only items that are not listed and that the session says nothing about but by their tastes and features can be
-        missed.
-        """
-        evidence, (lists, own) = self.model.evidence, self._lists
-        sums = own + evidence.listed(states, lists, self._weights)
-        values = self._values(sums[:, None], summary(states))[0]
-        most = min(most, len(values))
-        places = np.argpartition(-values, most - 1)[:most]
-        return evidence.pool(states, lists, self._weights, lists.best[places])
-
-    @cached_property
-    def _lists(self) -> tuple[Lists, FloatArray]:
-        """The best items, and (R, C) what their own columns say."""
-        values = [self._values(self._own[:, None], one[None])[0] for one in KINDS_OF_SESSIONS]
-        lists = self.model.evidence.lists(values)
-        return lists, np.ascontiguousarray(self._own[:, lists.best])
+    def best_of_shortlist(self, states: States) -> FloatArray:
+        """(B,) the largest scores, as far as shortlists hold them."""
+        found: FloatArray = self.scores(states, self.search.pools(states, 1)).max(axis=1)
+        return found
 
     def _allowed(self, states: States, sums: FloatArray | None) -> NDArray[np.bool_]:
         if self.behaviour is None:

@@ -16,7 +16,7 @@ import numpy as np
 from bcd4rec.artifacts import atomic_file, parse_json, write_json
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import FloatArray, IntArray, States
-from bcd4rec.errors import InputError
+from bcd4rec.models.inner_products import exact_best, import_faiss, inverted_file
 from bcd4rec.policies.bundle import EXPORT_ANEW, Bundle, worded
 from bcd4rec.policies.ranking import top
 from bcd4rec.policies.scorer import Scorer, Shortlisting
@@ -30,7 +30,6 @@ QUERIES, DEPTH = 64, 20  # recall is measured on so many queries, over so many b
 FEW_QUERIES = 16  # where an exact search takes a while
 WANTED = 0.97  # recall
 INDEX, MEASURED = "retrieval.faiss", "retrieval.json"
-SAMPLE = 64  # items to learn each centre from
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class InvertedFile:
     means = "faiss"
 
     def __init__(self, policy: OnnxPolicy, index: Any, measured: Measured | None = None):
-        self._faiss = _import_faiss()
+        self._faiss = import_faiss()
         self._policy, self._index = policy, index
         self.measured = measured or Measured(0.0, 0.0, 1)
         self._index.nprobe = self.measured.probes
@@ -91,7 +90,7 @@ class InvertedFile:
     def build(cls, policy: OnnxPolicy, states: States, tick: Tick = no_tick, seed: int = 0) -> "InvertedFile":
         """Group the items, and measure on the preferences of `states` how many groups have to be looked into."""
         table, queries = policy.tower.table, policy.preference(states)[0]
-        found = cls(policy, _grouped(table, tick, seed))
+        found = cls(policy, inverted_file(table, tick, seed))
         found.measured = found._choose_probes(queries, exact_best(queries, table, DEPTH))
         return found
 
@@ -103,7 +102,7 @@ class InvertedFile:
     def save(self, folder: Path) -> list[Path]:
         """Beside the bundle's arrays, for servers that start at once."""
         with atomic_file(folder / INDEX, force=True) as partial:
-            _import_faiss().write_index(self._index, str(partial))
+            import_faiss().write_index(self._index, str(partial))
         with atomic_file(folder / MEASURED, force=True) as partial:
             write_json(partial, asdict(self.measured))
         return [folder / INDEX, folder / MEASURED]
@@ -115,7 +114,7 @@ class InvertedFile:
             return None
         with worded(saved.folder, EXPORT_ANEW):
             measured = Measured(**parse_json(saved.read(MEASURED), saved.folder / MEASURED))
-            index = _import_faiss().deserialize_index(np.frombuffer(saved.read(INDEX), np.uint8))
+            index = import_faiss().deserialize_index(np.frombuffer(saved.read(INDEX), np.uint8))
             if (index.ntotal, index.d) != policy.tower.table.shape or not 0 < measured.probes <= index.nlist:
                 raise ValueError(f"{INDEX} is not of these items")
             found = cls(policy, index, measured)
@@ -143,35 +142,6 @@ class InvertedFile:
         there = (items[0] >= 0) & (items[0] < self._policy.n_items)
         found: IntArray = np.sort(items[0][there]).astype(np.int32)
         return found
-
-
-def _grouped(table: FloatArray, tick: Tick, seed: int) -> Any:
-    """An inverted file over all items, eight bits for each entry of a vector."""
-    items, width = table.shape
-    faiss, lists = _import_faiss(), int(2 * np.sqrt(items))
-    index = faiss.index_factory(width, f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
-    clustering = faiss.extract_index_ivf(index).cp
-    clustering.niter, clustering.seed = 6, 1234
-    rows = generator(seed, "retrieval").choice(items, min(items, SAMPLE * lists), replace=False)
-    tick("grouping items", 0.0)
-    index.train(table[np.sort(rows)])
-    for start in range(0, items, 50_000):
-        tick("indexing items", start / items)
-        index.add(table[start : start + 50_000])
-    return index
-
-
-def exact_best(queries: FloatArray, table: FloatArray, depth: int) -> IntArray:
-    """(Q, depth) the items with the largest inner products, in any order, over blocks of the table."""
-    best = np.full((len(queries), depth), -np.inf, np.float32)
-    items = np.zeros((len(queries), depth), np.int32)
-    for start in range(0, len(table), 50_000):
-        block = queries @ table[start : start + 50_000].T
-        values = np.concatenate([best, block], axis=1)
-        numbers = np.concatenate([items, np.tile(np.arange(start, start + block.shape[1]), (len(queries), 1))], axis=1)
-        places = np.argpartition(-values, depth - 1, axis=1)[:, :depth]
-        best, items = np.take_along_axis(values, places, 1), np.take_along_axis(numbers, places, 1).astype(np.int32)
-    return items
 
 
 def likely_states(served: Served, best: Callable[[States], IntArray], count: int = QUERIES, seed: int = 0) -> States:
@@ -220,11 +190,3 @@ def inverted_file_for(served: Served, policy: OnnxPolicy, tick: Tick = no_tick) 
 def _ranked(policy: Scorer, states: States) -> IntArray:
     """(B, DEPTH) state by state, because a row of scores of a large catalogue is large."""
     return np.concatenate([top(policy.scores(states[row : row + 1]), DEPTH) for row in range(len(states))])
-
-
-def _import_faiss() -> Any:
-    try:
-        import faiss
-    except ModuleNotFoundError:
-        raise InputError("Large catalogues need faiss: pip install 'bcd4rec[serve]'.") from None
-    return faiss

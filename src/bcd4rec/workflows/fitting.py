@@ -1,11 +1,10 @@
 """One way to learn a policy from a data set, whatever the method."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcd4rec.agents.agent import AGENTS, AgentConfig
+from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig
 from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
@@ -138,7 +137,7 @@ def _fit_agent(
     for one in options:
         begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
         trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material, device=device)
-        fitted = _fitted(one, about, trainer.agent.policy, _run(trainer, watcher))
+        fitted = _fitted(one, about, trainer.agent, _run(trainer, watcher))
         if len(options) > 1:
             tried.append(validator.tried(fitted.scorer, one))
         if best is None or tried[-1].measure > max(other.measure for other in tried[:-1]):
@@ -160,13 +159,11 @@ def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
     return reports
 
 
-def _fitted(
-    config: AgentConfig, about: dict[str, Any], policy: Callable[[], SavedScorer], reports: "list[Report]"
-) -> Fitted:
-    learned = policy()
+def _fitted(config: AgentConfig, about: dict[str, Any], agent: Agent, reports: "list[Report]") -> Fitted:
+    learned = agent.policy()
     last = {key: value for key, value in asdict(reports[-1]).items() if key != "per_second"} if reports else {}
     told = about | {"config": config.model_dump(mode="json"), "training": last}
-    return Fitted(learned, told, reports)
+    return Fitted(learned, told if agent.sets is None else told | {"sets": agent.sets}, reports)
 
 
 def is_checkpoint_of(folder: Path, config: AgentConfig) -> bool:
