@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig
+from bcd4rec.data.row_counts import shown_again
 from bcd4rec.data.splits import SplitConfig, assign_splits
-from bcd4rec.data.tally import shown_again
 from bcd4rec.errors import InputError
 from test_cli import fails, result, works
 

@@ -19,13 +19,13 @@ from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.places import local
 from bcd4rec.data.preparing import Draft, index_of, session_columns
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.row_counts import RowCounts, Splits
 from bcd4rec.data.schema import Log
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits, refuse_no_train, refuse_unstable
 from bcd4rec.data.state_table import StateTable, state_files
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.data.tables import shown
-from bcd4rec.data.tally import Splits, Tally
 from bcd4rec.data.transition_file import TransitionFile, row_groups
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.data.warnings import Warned
@@ -186,7 +186,7 @@ def append(
     renumber = index.items["item_id"].search_sorted(old.items["item_id"]).to_numpy().astype(np.int32)
     kept = {name: config[name] for name in TransitionConfig.model_fields}
     with atomic_directory(folder, force=True) as made_in:
-        tally = Tally(len(items), responses, log.has("request_category"))
+        tally = RowCounts(len(items), responses, log.has("request_category"))
         tally.restore(old.items, renumber, old.manifest)
         with (
             state_files(made_in, config["length"], config["skips"]) as write,

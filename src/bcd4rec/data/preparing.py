@@ -15,11 +15,11 @@ from bcd4rec.data.features import ItemFeatures
 from bcd4rec.data.ordering import ChunkFile
 from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.responses import Responses
+from bcd4rec.data.row_counts import RowCounts, Splits, shown_again
 from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits, first_day, refuse_no_train
 from bcd4rec.data.state_table import Distinct, StateTable, state_files
-from bcd4rec.data.tally import Splits, Tally, shown_again
 from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
 from bcd4rec.data.warnings import Warned, unknown_items
@@ -61,7 +61,7 @@ def prepare(
     refuse_no_train(sessions)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        tally = Tally(len(index.items), responses, log.has("request_category"))
+        tally = RowCounts(len(index.items), responses, log.has("request_category"))
         with (
             state_files(folder, length, skips) as write,
             TransitionFile(folder / "transitions.parquet") as transitions,
@@ -137,7 +137,7 @@ class Draft:
     folder: Path
     table: StateTable
     transitions: TransitionFile
-    tally: Tally
+    tally: RowCounts
     splits: Splits  # of all its sessions, also of those that are to come
 
     def add(self, index: SessionIndex, sessions: pl.DataFrame, config: TransitionConfig, seed: int, tick: Tick) -> None:
