@@ -1,4 +1,4 @@
-"""Nothing in an update assumes the CPU: on a GPU where there is one, else on a default device that holds nothing."""
+"""Nothing in an update assumes the CPU: on a GPU if there is one, and here by a default device that holds nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What training does in a large catalogue: candidates, sampled softmax, updates of rows. `LARGE` is small here."""
+"""Training where the catalogue is large: candidates, sampled softmax, updates of rows. `LARGE` is small here."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import torch
 
 from bcd4rec.agents.agent import AGENTS
 from bcd4rec.agents.allowed_search import AllowedSearch
-from bcd4rec.agents.next_actions import NextActions, Recall
+from bcd4rec.agents.next_actions import NextActions, SearchRecall
 from bcd4rec.constraint import behaviour_sets
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD
@@ -159,7 +159,7 @@ def test_recall_tells_what_lists_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bcd4rec.agents.next_actions.POOL", 1)
     model, sample = fit_response(LOG, 0)
     evidence, states = sample.evidence[0], LOG.states[np.arange(0, len(LOG.states), 9)]
-    asked, recall = NextActions(model.weights, None, 6, again=False), Recall()
+    asked, recall = NextActions(model.weights, None, 6, again=False), SearchRecall()
     recall.compare(asked, evidence, states)
     exact, found = asked.exact(evidence, states)[0], asked.among(evidence, asked.searches(evidence), states)
     kept = [np.isin(wanted[wanted != PAD], one).mean() for wanted, one in zip(exact, found, strict=True)]

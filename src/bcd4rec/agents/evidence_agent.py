@@ -17,7 +17,7 @@ from bcd4rec.agents.next_actions import (
     MEASURED,
     POOLED_AT_ONCE,
     NextActions,
-    Recall,
+    SearchRecall,
     most_states,
     states_at_once,
 )
@@ -98,7 +98,7 @@ class LearningMaterial:
         allowed = np.ones(len(wanted), np.float32)
         again = bool((sample.rows[:, LIKED] > 0).any())  # whether the log shows items again that were liked
         asking = NextActions(self.model.weights, self.behaviour, width, again)
-        recall = Recall()
+        recall = SearchRecall()
         for number, evidence in enumerate(sample.evidence):
             mine = np.flatnonzero(wanted // len(states) == number)
             for some, items, shares in self._found(asking, evidence, mine, wanted % len(states)):

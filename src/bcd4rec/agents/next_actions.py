@@ -97,7 +97,7 @@ class NextActions:
         return np.argpartition(-scores, width - 1, axis=1)[:, :width].astype(np.int32), possible
 
 
-class Recall:
+class SearchRecall:
     """What candidates miss: on a sample of states, which of the exact next actions are among those found."""
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ def train(
     if json:
         about = {"policy": str(out), "method": method, "seed": seed, "seconds": seconds}
         told = {"rule": policy.rule.model_dump(mode="json"), "rule_reason": policy.about["rule"]["reason"]}
-        emit_json(about | last | {key: fitted.about.get(key) for key in ("search", "validation")} | told)
+        emit_json(about | last | {key: fitted.about.get(key) for key in ("search", "sets", "validation")} | told)
         for note in validation.notes:
             say(note)
         return
@@ -119,6 +119,10 @@ def train(
     show(pairs_table(f"{method}, trained in {seconds:.0f} s", pairs or [("config", str(fitted.about["config"]))]))
     if "search" in fitted.about:
         show(search_sentence(fitted.about["search"]))
+    if "sets" in fitted.about:
+        from bcd4rec.report.training import sets_sentence
+
+        show(sets_sentence(fitted.about["sets"]))
     show(f"Slates: {policy.rule.in_words()} Why: {policy.about['rule']['reason']}.")
     if validation.judgement is not None:
         from bcd4rec.commands import _judgement
@@ -159,7 +163,8 @@ def learn(
             from bcd4rec.evaluation.offline import realised_return
             from bcd4rec.report.training import write_training_report
 
-            write_training_report(folder / "training.html", method, fitted.reports, realised_return(data))
+            realised, sets = realised_return(data), fitted.about.get("sets")
+            write_training_report(folder / "training.html", method, fitted.reports, realised, sets)
     remove(watcher.checkpoint)
     return fitted, validation, policy
 

@@ -5,7 +5,7 @@ import scipy.sparse as sparse
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import Doubles, FloatArray
+from bcd4rec.data.states import PAD, Doubles, FloatArray
 
 RANK = 64  # at most so many directions of taste
 SMALL = 1e-9
@@ -49,6 +49,23 @@ def item_vectors(sequences: Sequences, n_items: int, rank: int = RANK) -> FloatA
     turned *= np.where((turned**3).sum(axis=0) < 0, -1.0, 1.0)  # the heavy tail of an axis is its positive side
     norm = np.linalg.norm(turned, axis=1, keepdims=True)
     return np.where(norm > SMALL, turned / np.maximum(norm, SMALL), 0.0).astype(np.float32)
+
+
+def supported_vectors(sequences: Sequences, n_items: int, rank: int, support: int) -> FloatArray:
+    """(A, D) the `item_vectors` of the items that at least `support` sessions like, among these alone; zero for others.
+
+    They cost what the sessions hold, however many items nobody liked.
+    """
+    sessions = np.asarray(incidence(sequences, n_items).sum(axis=0)).ravel()
+    often = np.flatnonzero(sessions >= support)
+    place = np.full(n_items, PAD, np.int32)
+    place[often] = np.arange(len(often))
+    kept = place[sequences.items] != PAD
+    counts = np.append(0, np.cumsum(kept))[sequences.offsets]
+    found = item_vectors(Sequences(place[sequences.items[kept]], counts), len(often), rank)
+    vectors = np.zeros((n_items, found.shape[1]), np.float32)
+    vectors[often] = found
+    return vectors
 
 
 SHRINK = 0.9  # how much of the noise level is taken off an eigenvalue

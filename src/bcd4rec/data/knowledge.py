@@ -13,7 +13,7 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from bcd4rec.data.cooccurrence import incidence, item_vectors
+from bcd4rec.data.cooccurrence import incidence, supported_vectors
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows
 
@@ -105,7 +105,7 @@ class Knowledge:
             np.where(known, _centred(np.log1p(seen), seen), np.float32(0)),
             _similar(clicks),
             _followers(likes, n_items),
-            _tastes(likes, np.asarray(clicks.sum(axis=0)).ravel()),
+            supported_vectors(likes, n_items, TASTE_RANK, TASTE_SUPPORT),
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -237,16 +237,3 @@ def _followers(likes: Sequences, n_items: int) -> Neighbours:
     counts = sparse.coo_matrix((np.concatenate(weight), pairs), (n_items, n_items)).tocsr()
     total = np.asarray(counts.sum(axis=1)).ravel()
     return Neighbours.of((sparse.diags(1.0 / (total + PAIR_PRIOR)) @ counts).tocsr())
-
-
-def _tastes(likes: Sequences, sessions: Doubles) -> FloatArray:
-    """(A, D) axes of taste of the items that enough sessions liked."""
-    often = np.flatnonzero(sessions >= TASTE_SUPPORT)
-    place = np.full(len(sessions), PAD, np.int32)
-    place[often] = np.arange(len(often))
-    kept = place[likes.items] != PAD
-    counts = np.append(0, np.cumsum(kept))[likes.offsets]
-    found = item_vectors(Sequences(place[likes.items[kept]], counts), len(often), TASTE_RANK)
-    tastes = np.zeros((len(sessions), found.shape[1]), np.float32)
-    tastes[often] = found
-    return tastes

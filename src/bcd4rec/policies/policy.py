@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from bcd4rec.config import Config
-from bcd4rec.data.cooccurrence import item_vectors
+from bcd4rec.data.cooccurrence import RANK, item_vectors, supported_vectors
 from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.knowledge import TASTE_SUPPORT
 from bcd4rec.data.responses import DIGINETICA, Responses
+from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray, States, after_slate
 from bcd4rec.data.vocabulary import ItemId, Vocabulary
 from bcd4rec.errors import InputError
+from bcd4rec.models.large import is_large
 from bcd4rec.policies.ranking import exclude
 from bcd4rec.policies.scorer import Drawing, Explaining, Scorer
 from bcd4rec.policies.slates import (
@@ -309,10 +312,15 @@ def learned_policy(
         Memory(length=dataset.states.positives.shape[1], skips=dataset.states.skips.shape[1]),
         rule,
         dataset.responses,
-        item_vectors(liked, dataset.n_items) if alike else None,
+        _vectors(liked, dataset.n_items) if alike else None,
         np.bincount(liked.items, minlength=dataset.n_items).astype(np.int32),
         about or {},
     )
+
+
+def _vectors(liked: Sequences, n_items: int) -> FloatArray:
+    """Of large catalogues, items that hardly anybody liked have none."""
+    return supported_vectors(liked, n_items, RANK, TASTE_SUPPORT) if is_large(n_items) else item_vectors(liked, n_items)
 
 
 def not_again(kind: Unavailable, before: IntArray, items: IntArray, liked: NDArray[np.bool_]) -> IntArray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +13,24 @@ from bcd4rec.report.page import Figure, Page, Section, Table, write_page
 from bcd4rec.training import Report
 
 
-def write_training_report(path: Path, method: str, reports: Sequence[Report], realised: float) -> None:
+def write_training_report(
+    path: Path, method: str, reports: Sequence[Report], realised: float, sets: dict[str, Any] | None = None
+) -> None:
     """One HTML page with the values against what is feasible and what was realised, and the loss."""
     sections = [_values(reports, realised), _loss(reports)]
     intro = [
         "Offline, nobody corrects a value that is too high: the agent never gets to try the action. So the first "
         "thing to look at is whether its values stay near what sessions really returned.",
     ]
+    if sets is not None:
+        intro.append(sets_sentence(sets))
     write_page(path, Page(f"Training of {friendly(method)}", intro, sections))
+
+
+def sets_sentence(sets: dict[str, Any]) -> str:
+    """How well candidates stood for the catalogue."""
+    found = f"{100 * sets['recall']:.1f} % of the exact ones are among them, on {sets['measured_on']} states of the log"
+    return f"The catalogue is large, so allowed next actions were sought among candidates: {found}."
 
 
 def _curve(reports: Sequence[Report], value: Callable[[Report], float]) -> plots.Series:
