@@ -74,8 +74,11 @@ def test_mapped_logs_and_what_a_second_file_tells_of_items(tmp_path):
     for day in range(3):
         (tmp_path / "logs" / f"{day}.csv").write_bytes((tmp_path / f"{day}.csv").read_bytes())
     how = ("--map", "item=sku,session=visit,slate=request_id", "--items", tmp_path / "items.parquet")
-    prepare(tmp_path / "logs", "--out", tmp_path / "whole", *STABLE, *how)
-    prepare(tmp_path / "0.csv", "--out", tmp_path / "grown", *STABLE, *how)
+    prepare(tmp_path / "0.csv", "--out", tmp_path / "wider", *STABLE, *how)
+    with pytest.raises(InputError, match=r"has items that only .*items\.parquet tells of"):
+        prepare(tmp_path / "1.csv", "--append", tmp_path / "wider", *how)
+    for log, out in (("logs", "whole"), ("0.csv", "grown")):
+        prepare(tmp_path / log, "--out", tmp_path / out, *STABLE, *how, "--no-new-items")
     for day in (1, 2):
         prepare(tmp_path / f"{day}.csv", "--append", tmp_path / "grown", *how)
     assert contents(tmp_path / "grown") == contents(tmp_path / "whole")
