@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bcd4rec.errors import InputError
@@ -24,7 +26,8 @@ from test_runner import Number, survives_deaths
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served_bucket() as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE, str(tmp_path_factory.mktemp("cache")))  # before Ray, whose workers inherit it
+        patch.setenv(CACHE, str(tmp_path_factory.mktemp("cache")))  # before Ray, whose workers inherit both
+        patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
         yield url
 
 
@@ -74,6 +77,32 @@ def test_runs_of_the_reproduction_are_the_same_on_ray(ray, tmp_path):
     wanted = [EvaluationRun(log, player, 20, 3) for player in players]
     assert run(wanted, TaskStore(tmp_path / "one")) == run(wanted, TaskStore(tmp_path / "ray"), 2, ray="local") == {}
     assert contents(tmp_path / "one") == contents(tmp_path / "ray")
+
+
+def test_two_workers_of_ray_train_the_policy_of_one(ray, tmp_path):
+    from bcd4rec.agents.presets import preset
+    from bcd4rec.policies import bundle
+    from bcd4rec.runner.tasks import Given
+    from bcd4rec.workflows.seeds import POLICY, SeededPolicy
+    from bcd4rec.workflows.several_workers import train_together
+    from test_tuning import prepared
+
+    folder = prepared(tmp_path)
+    short = {"updates": 5, "batch_size": 15, "pretraining": "none", "behaviour_epochs": 1, "target_every": 3}
+    settings = tuple((preset("paper") | short | {"cosines": 8}).items())
+    one = SeededPolicy(Given.of("dataset", folder), "bcd4rec", settings, "none", 2)
+    two, told = replace(one, workers=2), list[dict[str, Any]]()
+    store, checkpoint = TaskStore(tmp_path / "store"), tmp_path / "checkpoint"
+    assert run([one], store) == {}
+    train_together(two, store, checkpoint, tell=told.append, every=0.0)
+    assert [report["step"] for report in told] == [5]
+    assert (checkpoint / "manifest.json").is_file()
+    found, expected = (bundle.load(store.path(task) / POLICY).scorer.arrays() for task in (two, one))
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+    losses = [task.result(store)["training"]["loss"] for task in (one, two)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 JOINING = """

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bcd4rec.agents.agent import Agent, AgentConfig, Batch, Material, Notify, Update, silent
+from bcd4rec.agents.q_learning import QLearner
+from bcd4rec.agents.together import Together
 from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, write_json
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.errors import InputError
@@ -71,8 +73,9 @@ class Trainer:
         shared: Path | None = None,
         material: Material | None = None,
         device: str = "cpu",
+        together: Together | None = None,
     ):
-        self.config, self.seed, self.step = config, seed, 0
+        self.config, self.seed, self.step, self.together = config, seed, 0, together
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
         self.validation = _validation_states(dataset, seed)
         self.bounds = _return_bounds(dataset)
@@ -81,6 +84,14 @@ class Trainer:
         self.agent: Agent = config.build(self.material, dataset, seed, device)
         if checkpoint:
             self._resume(checkpoint)
+        if together is not None:
+            self._join(together)
+
+    def _join(self, together: Together) -> None:
+        if not isinstance(self.agent, QLearner) or not self.agent.shareable:
+            raise InputError(f"{type(self.config).__name__} is trained by one worker; leave --workers out.")
+        together.agree(self.agent)
+        self.agent.together = together
 
     def run(self, report_every: int = 100) -> Iterator[Report]:
         """Train from where it stands to the last update; a report after every `report_every` updates and at the end."""
@@ -91,7 +102,9 @@ class Trainer:
             if self.step % self.config.target_every == 0:
                 plan = self._plan(copy_target=True)
             rows = plan[self.step % self.config.target_every]
-            seen.append(self.agent.update(take(self.transitions, rows), self.step))
+            batch = take(self.transitions, rows)
+            batch = batch if self.together is None else self.together.part(batch)
+            seen.append(self.agent.update(batch, self.step))
             self.step += 1
             if self.step % report_every == 0 or self.step == self.config.updates:
                 yield self._report(seen, time.perf_counter() - began)
@@ -102,18 +115,21 @@ class Trainer:
         period = self.step // self.config.target_every
         shape = (self.config.target_every, self.config.batch_size)
         plan = self.usable[generator(self.seed, "batches", period).integers(len(self.usable), size=shape)]
-        self.agent.begin_period(self.transitions.next_state[plan.ravel()], copy_target)
+        asked = plan if self.together is None else plan[:, self.together.rows]
+        self.agent.begin_period(self.transitions.next_state[asked.ravel()], copy_target)
         return plan
 
     def _report(self, seen: list[Update], seconds: float) -> Report:
+        means = np.array([np.mean([getattr(one, name) for one in seen]) for name in ("loss", "target", "allowed")])
+        loss, target, allowed = (means if self.together is None else self.together.mean(means)).tolist()
         report = Report(
             step=self.step,
             updates=self.config.updates,
-            loss=float(np.mean([one.loss for one in seen])),
-            target_value=float(np.mean([one.target for one in seen])) + self.agent.offset,
+            loss=loss,
+            target_value=target + self.agent.offset,
             q_bar=self.agent.mean_value(self.validation),
             feasible=self.bounds[1],
-            allowed=float(np.mean([one.allowed for one in seen])),
+            allowed=allowed,
             per_second=len(seen) * self.config.batch_size / max(seconds, 1e-9),
         )
         check(report, self.bounds, self.config)

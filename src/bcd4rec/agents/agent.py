@@ -4,7 +4,7 @@ A new agent is one file in this folder: a class of settings, registered under a 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -40,6 +40,9 @@ class Batch:
     next_state: IntArray
     discount: FloatArray
     row: IntArray  # which of the material's transitions they are
+    # Where this is one worker's part: the batch of all of them, and which of its rows these are.
+    whole: "Batch | None" = field(default=None, kw_only=True)
+    rows: slice = field(default_factory=lambda: slice(None), kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Actor(QLearner[Any]):
     """A critic as in Q-learning, and the actor that it weighs the log for."""
 
     config: CRR
+    shareable = False  # advantages are in units of their spread in the batch
 
     def __init__(self, config: CRR, *args: Any, **options: Any):
         super().__init__(config, *args, **options)

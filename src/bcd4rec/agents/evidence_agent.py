@@ -186,7 +186,7 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         inputs = self.table["next_inputs"][known]  # (B, C, inputs)
         values = mask_values(inputs @ self.chooser.preferences(), self.table["next_exists"][known])
         best = inputs[torch.arange(len(rows), device=self.device), self.choose(values, step)]
-        taus = self.taus(len(rows), step, "target")
+        taus = self.taus(len((batch.whole or batch).row), step, "target")[batch.rows]
         states = self.target.states(self.table["next_session"][known])
         returns = self.target.head.quantiles(states, self.target.actions(best), taus)
         follows = self.tensor(batch.discount * np.float32(self.foresight(step)))  # 0 where the session ended
@@ -207,7 +207,8 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         if self.config.rewards == "logged":
             return batch.reward
         weights = self.material.model.weights
-        luck = generator(self.seed, "rewards", step).random(len(batch.row), dtype=np.float32)
+        count = len((batch.whole or batch).row)
+        luck = generator(self.seed, "rewards", step).random(count, dtype=np.float32)[batch.rows]
         reached = luck < self.material.table.chances[:, batch.row]
         return (weights.least + weights.gains @ reached).astype(np.float32)
 

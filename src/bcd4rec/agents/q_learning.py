@@ -33,6 +33,7 @@ from bcd4rec.seeding import generator, stream_seed
 
 if TYPE_CHECKING:
     from bcd4rec.agents.agent import Trained
+    from bcd4rec.agents.together import Together
 
 # What only one of the two networks asks for; the other would ignore it.
 EVIDENCE_ONLY = frozenset({"shrink", "rewards", "next_actions"})
@@ -229,6 +230,8 @@ class QLearner(Generic[Network]):
     offset: float
     unit = 1.0  # of the values
     sets: dict[str, Any] | None = None
+    shareable: ClassVar[bool] = True  # whether several workers can compute parts of a batch
+    together: "Together | None" = None  # the workers, where there are several
 
     def __init__(self, config: QLearningConfig, seed: int, device: str = "cpu"):
         self.config, self.seed, self.device = config, seed, device
@@ -242,7 +245,7 @@ class QLearner(Generic[Network]):
         """One step of Algorithm 1. All randomness comes from the seed and `step`."""
         seen = self.look(batch)
         target, allowed = self.targets(batch, seen, step)
-        taus = self.taus(len(batch.state), step, "predicted")
+        taus = self.taus(len((batch.whole or batch).state), step, "predicted")[batch.rows]
         loss = quantile_huber(self.predicted(batch, seen, taus), target, taus, self.config.kappa)
         self._set_rate(self.optimiser, step)
         self._descend(loss + self.penalty(batch, seen, taus.shape[1]), self.optimiser)
@@ -350,6 +353,8 @@ class QLearner(Generic[Network]):
     def _descend(self, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.together is not None:
+            self.together.average(optimiser.param_groups[0]["params"])
         clip_gradients(optimiser.param_groups[0]["params"], self.config.clip)
         optimiser.step()
 

@@ -143,7 +143,8 @@ class QuantileAgent(QLearner[QNetwork]):
         """(B, M) r + discount · Z_target(s′, a′), where a′ is the online network's best allowed action."""
         ids, back = np.unique(batch.next_state, return_inverse=True)
         best, allowed = self.next_actions(ids, seen, step)
-        taus = self.taus(len(ids), step, "target")
+        every = ids if batch.whole is None else np.unique(batch.whole.next_state)
+        taus = self.taus(len(every), step, "target")[self.tensor(np.searchsorted(every, ids))]
         values = self.target.head.quantiles(self._target_states(ids), self.target.actions(best), taus)
         reward = self.tensor(batch.reward - np.float32(self.reward_mean)).unsqueeze(1)
         discount = self.tensor(batch.discount * np.float32(self.foresight(step))).unsqueeze(1)

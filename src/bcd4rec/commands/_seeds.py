@@ -82,10 +82,15 @@ def _write(
     with atomic_directory(out, force) as folder:
         for name, task in tasks.items():
             with atomic_directory(folder / name) as own:
-                shutil.copytree(kept.path(task) / POLICY, own, dirs_exist_ok=True)
-                if reports := [Report(**one) for one in task.result(kept)["reports"]]:
-                    write_training_report(own / "training.html", method, reports, realised_return(data))
+                write_policy(own, task, kept, data)
         write_json(folder / MANIFEST, {"kind": KIND, "method": method} | found)
+
+
+def write_policy(folder: Path, task: SeededPolicy, kept: "TaskStore", data: Dataset) -> None:
+    """What a task has learned, and its page, into an existing folder."""
+    shutil.copytree(kept.path(task) / POLICY, folder, dirs_exist_ok=True)
+    if reports := [Report(**one) for one in task.result(kept)["reports"]]:
+        write_training_report(folder / "training.html", task.method, reports, realised_return(data))
 
 
 def _show(method: str, out: Path, found: dict[str, Any]) -> None:

@@ -53,6 +53,10 @@ def train(
         int | None,
         typer.Option(min=2, help="Train so many policies, with --seed and the next ones; --out gets a folder of each."),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train one agent with so many workers of Ray, each with a part of every batch."),
+    ] = None,
     jobs: Jobs = None,
     ray: Ray = None,
     store: Store = None,
@@ -85,20 +89,30 @@ def train(
     if method == USER:
         from bcd4rec.commands._user import train_user
 
-        if resume or tensorboard is not None or seeds is not None:
-            raise InputError("train user takes no --resume, --seeds or --tensorboard; it takes a minute or two.")
+        if resume or tensorboard is not None or seeds is not None or workers is not None:
+            raise InputError("train user takes no --resume, --seeds, --workers or --tensorboard; it takes a minute.")
         train_user(dataset, out, given, seed, force, json)
         return
     if seeds is not None:
         from bcd4rec.commands._seeds import train_seeds
 
-        if resume or tensorboard is not None:
-            raise InputError("train --seeds takes no --tensorboard and needs no --resume: it goes on where it was.")
+        if resume or tensorboard is not None or workers is not None:
+            raise InputError("train --seeds takes no --workers, --tensorboard or --resume: it goes on by itself.")
         numbers = range(seed, seed + seeds)
         train_seeds(method, dataset, out, given, how, numbers, device, jobs, ray, store, force, json)
         return
+    if workers is not None:
+        from bcd4rec.commands._workers import train_with_workers
+        from bcd4rec.runner.tasks import Given
+        from bcd4rec.workflows.seeds import SeededPolicy
+
+        if jobs is not None or tensorboard is not None:
+            raise InputError("train --workers takes no --jobs and no --tensorboard; each worker has one thread.")
+        task = SeededPolicy(Given.of("dataset", dataset), method, tuple(given.items()), how, seed, device, workers)
+        train_with_workers(task, dataset, out, ray or "local", store, resume, force, json)
+        return
     if jobs is not None or ray is not None or store is not None:
-        raise InputError("--jobs, --ray and --store are for several policies: give --seeds, too.")
+        raise InputError("--jobs, --ray and --store are for several policies or workers: give --seeds or --workers.")
     data = Dataset.load(dataset)
     began = time.monotonic()
     watcher = TrainingProgress(checkpoint, _tensorboard(tensorboard))

@@ -76,11 +76,12 @@ def fit(
     shared: Path | None = None,
     search: Search = "quick",
     device: str = "cpu",
+    several: bool = False,
 ) -> Fitted:
     """Train the method called `method`, with `settings` in place of its defaults.
 
     Runs with the same folder `shared` do alike pre-training once. What still needs choosing is chosen by the log: see
-    `searching`.
+    `searching`. With `several`, this is one of the workers of torch's process group, all of which do the same.
     """
     about = {
         "method": method,
@@ -92,9 +93,11 @@ def fit(
     if method in AGENTS:
         config = AGENTS[method].parse(given, f"{method} --set")
         watcher = watcher or Watcher()
-        return _fit_agent(config, given, dataset, seed, watcher, checkpoint, about, shared, search, device)
+        return _fit_agent(config, given, dataset, seed, watcher, checkpoint, about, shared, search, device, several)
     if method not in BASELINES:
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*AGENTS, *BASELINES])}.")
+    if several:
+        raise InputError(f"--workers is for agents, and {method} is a baseline; train it without.")
     if device == "cuda":
         raise InputError(f"--device cuda is for agents, and {method} is a baseline; train it without.")
     baseline = BASELINES[method].parse(settings or {}, f"{method} --set")
@@ -118,8 +121,10 @@ def _fit_agent(
     shared: Path | None,
     search: Search,
     device: str,
+    several: bool,
 ) -> Fitted:
     """The best of the configurations that the search proposes, or `config` where nothing can tell them apart."""
+    from bcd4rec.agents.together import Together
     from bcd4rec.training import Trainer, device_of
 
     device = device_of(device)
@@ -136,7 +141,8 @@ def _fit_agent(
     tried: list[searching.Tried] = []
     for one in options:
         begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
-        trainer = Trainer(one, dataset, seed, begun, watcher.stage, material=material, device=device)
+        together = Together(one.batch_size, device) if several else None
+        trainer = Trainer(one, dataset, seed, begun, watcher.stage, None, material, device, together)
         fitted = _fitted(one, about, trainer.agent, _run(trainer, watcher))
         if len(options) > 1:
             tried.append(validator.tried(fitted.scorer, one))

@@ -1,10 +1,10 @@
 """The same training with several seeds, as tasks: how much of a result is luck, and which policy to take."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from bcd4rec.artifacts import read_json, write_json
 from bcd4rec.data.dataset import Dataset
@@ -14,7 +14,7 @@ from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Given, Task
-from bcd4rec.workflows.fitting import Fitted, fit
+from bcd4rec.workflows.fitting import Fitted, Watcher, fit
 from bcd4rec.workflows.judging import Validation, judge_on_log
 from bcd4rec.workflows.searching import Search
 
@@ -29,6 +29,13 @@ def finished(fitted: Fitted, data: Dataset, seed: int, tick: Tick = no_tick) -> 
     return validation, fitted.whole(data)
 
 
+class How(NamedTuple):
+    """What a policy does not depend on: who watches, and the checkpoint that training goes on from."""
+
+    watcher: Watcher | None = None
+    begun: Path | None = None
+
+
 @dataclass(frozen=True)
 class SeededPolicy(Task):
     """What `bcd4rec train --seed` makes, wherever it is made."""
@@ -39,6 +46,8 @@ class SeededPolicy(Task):
     search: Search
     seed: int
     device: str = "cpu"
+    workers: int = 1  # that train it together
+    how: "How | None" = field(default=None, compare=False)
     cost: ClassVar[float] = 120.0
 
     @property
@@ -47,12 +56,17 @@ class SeededPolicy(Task):
 
     def make(self, folder: Path, store: TaskStore) -> None:
         data = Dataset.load(store.path(self.data) / self.data.name)
-        fitted = fit(self.method, data, dict(self.settings), self.seed, search=self.search, device=self.device)
+        fitted = self.fitted(data)
         _, policy = finished(fitted, data, self.seed)
         (folder / POLICY).mkdir()
         bundle.write(policy, folder / POLICY)
         untimed = [asdict(one) | {"per_second": 0.0} for one in fitted.reports]  # the same seed, the same bits
         write_json(folder / RESULT, {"training": fitted.about.get("training", {}), "reports": untimed})
+
+    def fitted(self, data: Dataset) -> Fitted:
+        watcher, begun = (self.how.watcher, self.how.begun) if self.how is not None else (None, None)
+        given, several = dict(self.settings), self.workers > 1
+        return fit(self.method, data, given, self.seed, watcher, begun, None, self.search, self.device, several)
 
     def result(self, store: TaskStore) -> Any:
         return read_json(store.path(self) / RESULT)
