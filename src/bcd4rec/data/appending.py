@@ -25,7 +25,7 @@ from bcd4rec.data.splits import SplitConfig, assign_splits, refuse_no_train, ref
 from bcd4rec.data.state_table import StateTable, state_files
 from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.data.tables import shown
-from bcd4rec.data.tally import Splits, Tally
+from bcd4rec.data.tally import LogTally, Splits
 from bcd4rec.data.transition_file import TransitionFile, row_groups
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.data.warnings import Warned
@@ -181,7 +181,7 @@ def append(
     renumber = index.items["item_id"].search_sorted(old.items["item_id"]).to_numpy().astype(np.int32)
     kept = {name: config[name] for name in TransitionConfig.model_fields}
     with atomic_directory(folder, force=True) as made_in:
-        tally = Tally(len(items), responses, log.has("request_category"))
+        tally = LogTally(len(items), responses, log.has("request_category"))
         tally.restore(old.items, renumber, old.manifest)
         with (
             state_files(made_in, config["length"], config["skips"]) as write,

@@ -19,7 +19,7 @@ from bcd4rec.data.schema import BadLog, Log, row_problems
 from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
 from bcd4rec.data.splits import SplitConfig, assign_splits, first_day, refuse_no_train
 from bcd4rec.data.state_table import Distinct, StateTable, state_files
-from bcd4rec.data.tally import Splits, Tally, shown_again
+from bcd4rec.data.tally import LogTally, Splits, shown_again
 from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
 from bcd4rec.data.warnings import Warned, unknown_items
@@ -60,7 +60,7 @@ def prepare(
     refuse_no_train(sessions)
     length, skips = config.transitions.sizes(sessions["positives"], sessions["skips"])
     with atomic_directory(out, force) as folder:
-        tally = Tally(len(index.items), responses, log.has("request_category"))
+        tally = LogTally(len(index.items), responses, log.has("request_category"))
         with (
             state_files(folder, length, skips) as write,
             TransitionFile(folder / "transitions.parquet") as transitions,
@@ -135,7 +135,7 @@ class Draft:
     folder: Path
     table: StateTable
     transitions: TransitionFile
-    tally: Tally
+    tally: LogTally
     splits: Splits  # of all its sessions, also of those that are to come
 
     def add(self, index: SessionIndex, sessions: pl.DataFrame, config: TransitionConfig, seed: int, tick: Tick) -> None:

@@ -10,7 +10,7 @@ from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import IntArray, Mask, Rows
 
 
-class Tally:
+class LogTally:
     """Counts of impressions; `impressions`, `positives` and `held_out` (validation and test) are by item."""
 
     def __init__(self, n_items: int, responses: Responses, requests: bool):
