@@ -39,15 +39,15 @@ def users(
 ) -> None:
     """All baselines, six agents and an online agent on learned users, and on the true ones where they are known."""
     from bcd4rec.artifacts import atomic_file, write_json
+    from bcd4rec.commands._tasks import make
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
     from bcd4rec.evaluation.metrics import rate_name
-    from bcd4rec.runner.store import TaskStore, plan
+    from bcd4rec.runner.store import TaskStore
     from bcd4rec.sim.learned import LearnedConfig
     from reproduction import second_domain as domain
-    from reproduction.command import make
     from reproduction.results import EvaluationRuns
     from reproduction.tasks.learners import User
     from reproduction.tasks.logs import PreparedLog
@@ -59,7 +59,7 @@ def users(
     user = User(log, seed, tuple(of_user.items()), tuple(played.items()))
     second = domain.SecondDomain(user, tuple(of_agents.items()), rounds, users=count, candidates=candidates)
     learned, true = second.runs(), second.runs(truth) if truth is not None else {}
-    failed = make(plan([*learned.values(), *true.values()], store), store, jobs)
+    failed = make([*learned.values(), *true.values()], store, jobs, None)
     if failed:
         raise InputError(f"{next(iter(failed.values()))} What is finished is kept in {out}.")
     by_learned, by_true = (

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import Json
+from bcd4rec.commands._options import Jobs, Json, Ray, Store
 
 if TYPE_CHECKING:
-    from bcd4rec.runner.local import Step
     from bcd4rec.runner.store import Plan, TaskStore
     from reproduction.findings import Reproduction
     from reproduction.studies import Laboratory
 
 EPILOG = "Example:  bcd4rec reproduce table1 --domains recsim-1,recsim-2,recsim-3 --jobs 2; or all of it in minutes:  \
-bcd4rec reproduce all --quick --jobs 2"
+bcd4rec reproduce all --quick --jobs 2; or on a cluster:  bcd4rec reproduce all --ray HOST:PORT --store s3://bucket/runs"
 
 
 def reproduce(
@@ -30,7 +29,9 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Minutes: fewer users, sessions, updates and settings.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="How many tasks at once, each with one thread.")] = 1,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    store: Store = None,
     domains: Annotated[
         str | None, typer.Option(help="Only these: recsim-1, recsim-2, recsim-3, shop, trivago, diginetica.")
     ] = None,
@@ -45,23 +46,27 @@ def reproduce(
 
     A run that was stopped continues where it was; whatever two tables have in common is computed once.
     """
+    from bcd4rec.commands._tasks import make, refuse_parted
     from bcd4rec.console import emit_json, say
     from bcd4rec.errors import InputError
-    from bcd4rec.runner.store import TaskStore, plan
+    from bcd4rec.runner.bucket import open_store
+    from bcd4rec.runner.store import plan
     from reproduction import gathering, studies
 
     began = time.monotonic()
     asked = studies.known(what)
     lab = _laboratory(quick, seeds, domains, {"trivago": trivago, "diginetica": diginetica})
-    store = TaskStore(out / "store", keep_old=keep_old)
+    refuse_parted(store, ray)
+    kept = open_store(store or out / "store", keep_old)
     wanted = [task for study in asked for task in lab.tasks(study)]
-    todo = plan(wanted, store)
-    _announce(todo, lab, store)
+    todo = plan(wanted, kept)
+    _announce(todo, lab, kept)
     try:
-        failed = make(todo, store, jobs)
+        failed = make(todo.tasks, kept, jobs, ray)
     except KeyboardInterrupt:
-        raise InputError(f"Interrupted; what is finished is kept in {out}: run the same command to go on.") from None
-    found = gathering.reproduce(asked, lab, store, failed, lab.command(" ".join(what)))
+        where = store or out
+        raise InputError(f"Interrupted; what is finished is kept in {where}: run the same command to go on.") from None
+    found = gathering.reproduce(asked, lab, kept, failed, lab.command(" ".join(what)))
     files = _write(out, found)
     for failure in failed.values():
         say(f"Failed: {failure}")
@@ -99,7 +104,7 @@ def _announce(todo: "Plan", lab: "Laboratory", store: "TaskStore") -> None:
     from bcd4rec.console import say
 
     kept = len(todo.tasks) - len(todo.waiting)
-    say(f"{len(todo.tasks)} tasks, of which {kept} are there already; {store.folder} keeps them.")
+    say(f"{len(todo.tasks)} tasks, of which {kept} are there already; {store.name} keeps them.")
     if todo.old:
         say(
             f"{todo.old} of the others were made by another version of the code and are made again; "
@@ -108,27 +113,6 @@ def _announce(todo: "Plan", lab: "Laboratory", store: "TaskStore") -> None:
     if lab.absent:
         missing = ", ".join(f"{name} (--{name} PATH)" for name in lab.absent)
         say(f"Left out, since their logs were not given: {missing}.")
-
-
-def make(todo: "Plan", store: "TaskStore", jobs: int) -> dict[str, str]:
-    """With a bar on a terminal, or else a line for each task."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from bcd4rec.console import err
-    from bcd4rec.runner.local import run
-
-    columns = (TextColumn("{task.fields[count]}"), BarColumn(bar_width=24), TextColumn("{task.fields[left]}"))
-    bar = Progress(*columns, TimeElapsedColumn(), console=err(), transient=True, disable=not err().is_terminal)
-    total = len(todo.waiting)
-    task = bar.add_task("", total=1.0, count=f"0 of {total}", left="")
-
-    def tell(step: "Step") -> None:
-        left = f"about {step.left / 60:.0f} min left"
-        bar.update(task, completed=step.share, count=f"{step.done} of {step.total}", left=left)
-        bar.console.print(f"{step.done:4d}/{step.total}  {step.seconds:6.1f} s  {step.label}; {left}")
-
-    with bar:
-        return run(todo.tasks, store, jobs, tell)
 
 
 def _write(out: Path, found: "Reproduction") -> dict[str, str]:

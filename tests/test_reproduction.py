@@ -15,7 +15,7 @@ from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.evaluation.wording import NAMES
-from bcd4rec.runner.local import run
+from bcd4rec.runner.running import run
 from bcd4rec.runner.store import TaskStore, plan
 from bcd4rec.workflows.fitting import fit
 from reproduction import figure1, printed, studies, table1

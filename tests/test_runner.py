@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,9 +17,9 @@ import bcd4rec
 from bcd4rec.artifacts import read_json
 from bcd4rec.errors import InputError
 from bcd4rec.runner import code
-from bcd4rec.runner.local import run
+from bcd4rec.runner.running import ATTEMPTS, run
 from bcd4rec.runner.store import TaskStore, plan
-from bcd4rec.runner.tasks import Task
+from bcd4rec.runner.tasks import Given, Task
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,22 @@ class Total(Task):
         every = [*self.parts, *([self.place.of] if self.place else [])]
         values = [int((store.path(part) / "number.txt").read_text()) for part in every]
         (folder / "number.txt").write_text(str(sum(values)))
+
+
+@dataclass(frozen=True)
+class Deadly(Task):
+    """Kills its worker the first `times` times, as the system does when memory runs out."""
+
+    place: str
+    times: int
+
+    def make(self, folder: Path, store: TaskStore) -> None:
+        marks = Path(self.place)
+        marks.mkdir(exist_ok=True)
+        if len(list(marks.iterdir())) < self.times:
+            (marks / str(time.time_ns())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (folder / "number.txt").write_text("7")
 
 
 def total_of(task: Task, store: TaskStore) -> int:
@@ -131,6 +148,45 @@ def test_a_failure_reaches_what_needs_it_over_others(tmp_path, jobs):
     }
     assert total_of(Number(3), store) == 3
     assert told[-1].done == told[-1].total == 4
+
+
+def survives_deaths(tmp_path: Path, store: TaskStore, **how: object) -> None:
+    """A worker that dies costs its task, which is tried again; one that always dies fails, and the rest is made."""
+    once, always = Deadly(str(tmp_path / "once"), 1), Deadly(str(tmp_path / "always"), 99)
+    others = [Number(value, 0.02) for value in range(6)]
+    failed = run([once, always, *others], store, 2, **how)
+    assert list(failed) == [always.key]
+    assert f"its worker died {ATTEMPTS} times" in failed[always.key]
+    assert len(list((tmp_path / "always").iterdir())) == ATTEMPTS
+    assert [total_of(task, store) for task in (once, *others)] == [7, *range(6)]
+
+
+def test_a_process_that_is_killed_costs_its_task_and_not_the_run(tmp_path):
+    survives_deaths(tmp_path, TaskStore(tmp_path / "store"))
+
+
+@dataclass(frozen=True)
+class Faulty(Task):
+    value: int = 0
+
+    def make(self, folder: Path, store: TaskStore) -> None:
+        raise KeyError("a fault of ours")
+
+
+def test_a_fault_of_ours_ends_a_run_of_processes_and_says_where_it_was(tmp_path):
+    with pytest.raises(KeyError, match="a fault of ours") as raised:
+        run([Faulty(), Number(1)], TaskStore(tmp_path), 2)
+    assert "in make" in raised.value.__notes__[0]
+
+
+def test_what_is_given_is_known_by_its_content_and_copied(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "one.txt").write_text("1")
+    given = Given("data", "abc", str(tmp_path / "data"))
+    assert given.key == Given("data", "abc", "elsewhere").key != Given("data", "abd", str(tmp_path / "data")).key
+    store = TaskStore(tmp_path / "store")
+    assert run([given], store, 2) == {}
+    assert (store.path(given) / "data" / "one.txt").read_text() == "1"
 
 
 AFTER = {(__name__,): "after"}
@@ -251,7 +307,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_runner import Number, Total
-from bcd4rec.runner.local import run
+from bcd4rec.runner.running import run
 from bcd4rec.runner.store import TaskStore
 
 if __name__ == "__main__":

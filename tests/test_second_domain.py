@@ -14,7 +14,7 @@ from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
 from bcd4rec.evaluation.metrics import category_accuracy
 from bcd4rec.evaluation.statistics import Interval
-from bcd4rec.runner.local import run
+from bcd4rec.runner.running import run
 from bcd4rec.runner.store import TaskStore
 from reproduction import second_domain as domain
 from reproduction.benchmark_users import _table

@@ -150,6 +150,7 @@ class RealLog(Task):
     options: Settings = ()
     periods: Settings = ()
     cost: ClassVar[float] = 30.0
+    here: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -193,6 +194,7 @@ class PreparedLog(Task):
     path: str
     content: str
     cost: ClassVar[float] = 0.1
+    here: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

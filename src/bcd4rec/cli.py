@@ -65,7 +65,7 @@ def main() -> None:
     try:
         app = build(only)
         _on_signals(_interrupt)
-        code = app(prog_name="bcd4rec", standalone_mode=False)
+        code = app(arguments(sys.argv[1:]), prog_name="bcd4rec", standalone_mode=False)
         if code == TYPER_INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
@@ -88,6 +88,14 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 0)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def arguments(given: list[str]) -> list[str]:
+    """As given, but `--ray` without an address means a Ray of this machine, for which the parser has no words."""
+    found = []
+    for word, following in zip(given, [*given[1:], "-"], strict=True):
+        found += [word, "local"] if word == "--ray" and following.startswith("-") else [word]
+    return found
 
 
 def _on_signals(handler: Callable[..., None]) -> None:

@@ -11,20 +11,54 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def calibrate_judging(env: str, names: str | None, settings: study.Settings, json: bool) -> None:
+def calibrate_judging(
+    env: str,
+    names: str | None,
+    settings: study.Settings,
+    json: bool,
+    jobs: int | None = None,
+    ray: str | None = None,
+    store: str | None = None,
+) -> None:
     if env != "recsim":
         raise InputError(f"--calibrate needs users who tell the truth: found --env {env}, expected recsim.")
     chosen = [name.strip() for name in names.split(",")] if names else list(study.CASES)
-    tallies: list[study.Tally] = []
-    with progress() as tick:
-        for case in study.cases(chosen, settings, tick):
-            *_, last = study.run(case, settings, tick)
-            tallies += last
+    if ray is not None or store is not None or (jobs or 1) > 1:
+        tallies = _side_by_side(chosen, settings, jobs, ray, store)
+    else:
+        tallies = _here(chosen, settings)
     if json:
         emit_json({"env": env} | asdict(settings) | {"cases": [one.to_json() for one in tallies]})
     else:
         size = f"{settings.logs:,} independent logs of {settings.sessions:,} sessions"
         show(table(tallies, f"{size}; shares in % with 95 % intervals"))
+
+
+def _here(names: list[str], settings: study.Settings) -> list[study.Tally]:
+    tallies: list[study.Tally] = []
+    with progress() as tick:
+        for case in study.cases(names, settings, tick):
+            *_, last = study.run(case, settings, tick)
+            tallies += last
+    return tallies
+
+
+def _side_by_side(
+    names: list[str], settings: study.Settings, jobs: int | None, ray: str | None, store: str | None
+) -> list[study.Tally]:
+    """As tasks, which are kept where --store says, so that a study that was stopped goes on."""
+    from bcd4rec.artifacts import scratch
+    from bcd4rec.commands._tasks import bar, crew, refuse_parted
+    from bcd4rec.runner.bucket import open_store
+    from bcd4rec.workflows.judging_tasks import study_side_by_side
+
+    refuse_parted(store, ray)
+    with scratch(None) as own, crew(open_store(store or own), jobs, ray) as workers, bar() as tell:
+        try:
+            return study_side_by_side(names, settings, workers, tell)
+        except KeyboardInterrupt:
+            kept = f"what is finished is kept in {store}" if store else "nothing is kept without --store"
+            raise InputError(f"Interrupted; {kept}.") from None
 
 
 def table(tallies: list[study.Tally], title: str) -> "Table":

@@ -21,6 +21,22 @@ MOST_THREADS = max(256, os.cpu_count() or 1)  # with many more the system refuse
 Threads = Annotated[
     int, typer.Option("--threads", min=1, max=MOST_THREADS, help="Threads; more than one may change the last bits.")
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, help="How many tasks at once, each with one thread; 1, or with --ray all CPUs."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Make tasks on Ray: one that is started here (--ray alone), or a running cluster (auto or HOST:PORT).",
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="Where tasks keep their results: a folder, or a bucket such as s3://bucket/prefix."),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set beta=0.5; may be repeated.")
 ]

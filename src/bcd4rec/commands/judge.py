@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bcd4rec.commands._options import Env, Force, Json, Seed
+from bcd4rec.commands._options import Env, Force, Jobs, Json, Ray, Seed, Store
 from bcd4rec.data.places import place
 
 if TYPE_CHECKING:
@@ -74,6 +74,9 @@ def judge(
     sessions: Annotated[int, typer.Option(min=1, help="With --calibrate: sessions of a log.")] = 2000,
     ranking: Annotated[str, typer.Option(help="With --calibrate: the baseline whose ranking is logged.")] = "markov",
     truth: Annotated[int, typer.Option(min=2, help="With --calibrate: sessions that tell the truth.")] = 20_000,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    store: Store = None,
     report: Annotated[Path | None, typer.Option(help="Also write one self-contained HTML page here.")] = None,
     seed: Seed = 0,
     force: Force = False,
@@ -92,8 +95,10 @@ def judge(
         from bcd4rec.workflows.judging_study import Settings
 
         settings = Settings(logs, sessions, truth, ranking, with_model=model, seed=seed)
-        calibrate_judging(env, cases, settings, json)
+        calibrate_judging(env, cases, settings, json, jobs, ray, store)
         return
+    if jobs is not None or ray is not None or store is not None:
+        raise InputError("--jobs, --ray and --store are for --calibrate; one verdict is given by one process.")
     if new is None or log is None:
         raise InputError("judge needs a policy and a log: bcd4rec judge NEW --log LOGS.")
     if out is not None and not (largest_step and logger):

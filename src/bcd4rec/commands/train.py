@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bcd4rec.agents.agent import AGENTS
-from bcd4rec.commands._options import Force, Json, Seed, Settings, Threads, set_threads
+from bcd4rec.commands._options import Force, Jobs, Json, Ray, Seed, Settings, Store, Threads, set_threads
 from bcd4rec.workflows.fitting import Watcher
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ def train(
         typer.Option(help="What still needs choosing is chosen by validation sessions: quick, full, or none of it."),
     ] = "quick",
     seed: Seed = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=2, help="Train so many policies, with --seed and the next ones; --out gets a folder of each."),
+    ] = None,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    store: Store = None,
     threads: Threads = 1,
     device: Annotated[str, typer.Option(help="Where agents train: auto (a GPU if there is one), cpu or cuda.")] = "cpu",
     resume: Annotated[
@@ -76,7 +83,8 @@ def train(
     from bcd4rec.errors import InputError
     from bcd4rec.policies import bundle
 
-    refuse_existing(out, force, USER if method == USER else "policy", [dataset, earlier])
+    kind = USER if method == USER else "policy" if seeds is None else "seeds"
+    refuse_existing(out, force, kind, [dataset, earlier])
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
@@ -85,10 +93,20 @@ def train(
     if method == USER:
         from bcd4rec.commands._user import train_user
 
-        if resume or tensorboard is not None or earlier is not None:
-            raise InputError("train user takes no --resume, --from or --tensorboard; it takes a minute or two.")
+        if resume or tensorboard is not None or seeds is not None or earlier is not None:
+            raise InputError("train user takes no --resume, --from, --seeds or --tensorboard; it takes a minute.")
         train_user(dataset, out, given, seed, force, json)
         return
+    if seeds is not None:
+        from bcd4rec.commands._seeds import train_seeds
+
+        if resume or tensorboard is not None or earlier is not None:
+            raise InputError("train --seeds takes no --from or --tensorboard and needs no --resume: it goes on itself.")
+        numbers = range(seed, seed + seeds)
+        train_seeds(method, dataset, out, given, how, numbers, device, jobs, ray, store, force, json)
+        return
+    if jobs is not None or ray is not None or store is not None:
+        raise InputError("--jobs, --ray and --store are for several policies: give --seeds, too.")
     data = Dataset.load(dataset)
     began = time.monotonic()
     watcher = TrainingProgress(checkpoint, _tensorboard(tensorboard))
@@ -138,16 +156,13 @@ def learn(
     from bcd4rec.console import progress
     from bcd4rec.policies import bundle
     from bcd4rec.workflows import fitting
-    from bcd4rec.workflows.judging import judge_on_log
+    from bcd4rec.workflows.seeds import finished
 
     with watcher:
         begun = watcher.checkpoint if resume else None
         fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device, earlier)
     with progress() as tick:
-        validation = judge_on_log(fitted, data, seed, tick)
-        fitted.about["validation"] = validation.to_json()
-        tick("choosing the slate rule", 0.0)
-        policy = fitted.whole(data)
+        validation, policy = finished(fitted, data, seed, tick)
     with atomic_directory(out, force) as folder:
         bundle.write(policy, folder)
         if fitted.reports:

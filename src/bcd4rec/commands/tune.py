@@ -1,5 +1,6 @@
 """`bcd4rec tune`: settings from a grid, chosen by the log alone."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from bcd4rec.agents.agent import AGENTS
-from bcd4rec.commands._options import Json, Seed, Settings, Threads, set_threads
+from bcd4rec.commands._options import Jobs, Json, Ray, Seed, Settings, Store, Threads, set_threads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,25 +36,40 @@ def tune(
     settings: Settings = None,
     seed: Seed = 0,
     threads: Threads = 1,
+    jobs: Jobs = None,
+    ray: Ray = None,
+    store: Store = None,
     json: Json = False,
 ) -> None:
     """Search a grid of hyper-parameters offline, never on an environment. What --set says is not searched."""
-    from bcd4rec.artifacts import read_json
+    from bcd4rec.artifacts import read_json, remove
+    from bcd4rec.commands._tasks import crew, refuse_parted
     from bcd4rec.config import parse_settings
     from bcd4rec.console import emit_json, progress, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
-    from bcd4rec.workflows.tuning import BEST, knobs
+    from bcd4rec.runner.bucket import open_store
+    from bcd4rec.runner.tasks import Given
+    from bcd4rec.workflows.tuning import BEST, SideBySide, knobs
     from bcd4rec.workflows.tuning import tune as search
 
     given = parse_settings(settings)
     set_threads(threads)
     data = Dataset.load(dataset)
+    refuse_parted(store, ray)
+    several = ray is not None or (jobs or 1) > 1
     try:
-        with progress() as tick:
-            tried = search(method, data, cast("By", by), trials, seed, out, given, tick)
+        with progress() as tick, ExitStack() as stack:
+            side = None
+            if several:
+                knobs(method, given)  # what is wrong with them is said before anything is begun
+                kept = open_store(store or out.with_name(f"{out.name}.tasks"))
+                side = SideBySide(stack.enter_context(crew(kept, jobs, ray)), Given.of("dataset", dataset))
+            tried = search(method, data, cast("By", by), trials, seed, out, given, tick, side)
     except KeyboardInterrupt:
         raise InputError(f"Interrupted; run the same command again to go on with the trials in {out}.") from None
+    if several and store is None:
+        remove(out.with_name(f"{out.name}.tasks"))  # the trials are in their own file
     found = read_json(out / BEST)
     changed = " ".join(f"--set {key}={value}" for key, value in found["settings"].items())
     command = f"bcd4rec train {method} {dataset} --out policy/ {changed} --seed {seed}"

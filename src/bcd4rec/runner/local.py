@@ -1,115 +1,87 @@
-"""A runner that makes tasks on this machine, one after the other or side by side, and goes on where it was."""
+"""Tasks side by side in processes of this machine, one for each task under way.
 
+Each has a line of its own to the run that started it: when a process dies, that line ends, and what it was at is known.
+"""
+
+import contextlib
 import os
-import sys
-import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.process import BaseProcess
+from typing import Any
 
-from bcd4rec.errors import InputError
-from bcd4rec.runner.store import Plan, TaskStore, plan
+from bcd4rec.runner.running import THREADS, Ending, attempt
+from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
 
 
-@dataclass(frozen=True)
-class Step:
-    """Where a run stands after a task."""
-
-    label: str
-    seconds: float
-    done: int
-    total: int
-    share: float  # of the work, by rough cost
-    left: float  # seconds, estimated
-    failure: str | None = None
+@dataclass
+class _Worker:
+    process: BaseProcess
+    line: Any  # connection.Connection, which is generic for type checkers alone
+    task: Task | None = None
 
 
-def run(
-    wanted: Iterable[Task], store: TaskStore, jobs: int = 1, tell: Callable[[Step], None] = lambda step: None
-) -> dict[str, str]:
-    """Make everything that is wanted and not there yet. Returns what failed and why, by key.
+class Processes:
+    """So many processes; each computes with one thread, since two would slow each other down."""
 
-    A task that fails (an agent that diverged) takes only those down that need it. Whoever interrupts loses the tasks
-    under way and nothing else.
-    """
-    with store.alone():
-        book = _Book(plan(wanted, store), jobs, tell)
-        if jobs == 1:
-            while (task := book.next()) is not None:
-                book.finished(task, *_attempt(task, store))
-        else:
-            _side_by_side(book, store, jobs)
-    return book.failed
+    def __init__(self, store: TaskStore, jobs: int):
+        self.size, self._store = jobs, store
+        self._workers: list[_Worker] = []
+        self._before = {name: os.environ.get(name) for name in THREADS}
+        os.environ.update(THREADS)  # the processes inherit it
 
+    def begin(self, task: Task) -> None:
+        worker = next((one for one in self._workers if one.task is None), None) or self._start()
+        worker.task = task
+        with contextlib.suppress(OSError):  # if it has died meanwhile, `wait` will find it
+            worker.line.send(task)
 
-class _Book:
-    """What is done, what failed, what can be begun, and how long the rest may take."""
+    def wait(self) -> list[tuple[str, Ending]]:
+        busy = {one.line: one for one in self._workers if one.task is not None}
+        return [self._ended(busy[line]) for line in connection.wait(list(busy))]  # type: ignore[index]
 
-    def __init__(self, todo: Plan, jobs: int, tell: Callable[[Step], None]):
-        self.waiting = {task.key: task for task in todo.waiting}
-        self.under_way: dict[str, Task] = {}
-        self.failed: dict[str, str] = {}
-        self._total, self._work, self._jobs, self._tell = len(todo.waiting), todo.work, jobs, tell
-        self._done, self._worked, self._seconds = 0, 0.0, 0.0
+    def _ended(self, worker: _Worker) -> tuple[str, Ending]:
+        task, worker.task = worker.task, None
+        assert task is not None  # noqa: S101 (only busy ones are waited for; for the type checker)
+        try:
+            found = worker.line.recv()
+        except (EOFError, OSError):
+            worker.process.join()
+            self._workers.remove(worker)
+            return task.key, Ending(0.0, died=_how(worker.process.exitcode))
+        if isinstance(found, BaseException):
+            raise found
+        return task.key, found
 
-    def next(self) -> Task | None:
-        """The next task whose needs are all there, in the order of the plan; it is then no longer waiting."""
-        for key, task in self.waiting.items():
-            if not any(need.key in self.waiting or need.key in self.under_way for need in task.needs):
-                return self.waiting.pop(key)
-        return None
+    def _start(self) -> _Worker:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, self._store))
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(process, ours))
+        return self._workers[-1]
 
-    def finished(self, task: Task, seconds: float, failure: str | None = None) -> None:
-        self.under_way.pop(task.key, None)
-        if failure is not None:
-            self._fail(task, failure)
-        self._done += 1
-        self._worked += task.weight()
-        self._seconds += seconds
-        left = max(self._work - self._worked, 0.0) * self._seconds / max(self._worked, 1e-9) / self._jobs
-        share = self._worked / max(self._work, 1e-9)
-        self._tell(Step(task.label, seconds, self._done, self._total, share, left, failure))
-
-    def _fail(self, task: Task, failure: str) -> None:
-        self.failed[task.key] = f"{task.label}: {failure}"
-        for other in [one for one in self.waiting.values() if any(need.key == task.key for need in one.needs)]:
-            if self.waiting.pop(other.key, None) is not None:
-                self._done += 1
-                self._worked += other.weight()
-                self._fail(other, f"needs {task.label}")
-
-
-def _side_by_side(book: _Book, store: TaskStore, jobs: int) -> None:
-    """One process for each task under way; each computes with one thread, since two would slow each other down."""
-    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-    from multiprocessing import get_context
-
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THREADS"), "1")
-    before = {name: os.environ.get(name) for name in threads}
-    os.environ.update(threads)  # the processes inherit it
-    futures: dict[Future[tuple[float, str | None]], Task] = {}
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_serve)
-    try:
-        while True:
-            while len(futures) < jobs and (task := book.next()) is not None:
-                book.under_way[task.key] = task
-                futures[pool.submit(_attempt, task, store)] = task
-            if not futures:
-                break
-            for future in wait(futures, return_when=FIRST_COMPLETED).done:
-                book.finished(futures.pop(future), *future.result())
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.kill()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        for name, value in before.items():
+    def close(self, at_once: bool) -> None:
+        for worker in self._workers:
+            if at_once:
+                worker.process.kill()
+            worker.line.close()
+        for worker in self._workers:
+            worker.process.join()
+        for name, value in self._before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _serve() -> None:
-    """A process of the pool leaves Ctrl-C to the one that started it, and ends when that one is gone."""
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"by signal {-code}{' (out of memory?)' if code == -9 else ''}"
+    return f"with exit code {code}"
+
+
+def _serve(line: Any, store: TaskStore) -> None:
+    """A process makes what comes over its line, leaves Ctrl-C to the run, and ends when the run is gone."""
     import signal
     from multiprocessing import parent_process
     from threading import Thread
@@ -123,18 +95,20 @@ def _serve() -> None:
             os._exit(1)
 
     Thread(target=end_with_it, daemon=True).start()
+    while True:
+        try:
+            task = line.recv()
+        except EOFError:
+            return
+        try:
+            line.send(attempt(task, store))
+        except Exception as error:  # a fault of ours: the run ends with it
+            line.send(_portable(error))
 
 
-def _attempt(task: Task, store: TaskStore) -> tuple[float, str | None]:
-    _one_thread()
-    began = time.monotonic()
-    try:
-        return store.make(task), None
-    except InputError as error:
-        return time.monotonic() - began, str(error)
+def _portable(error: Exception) -> Exception:
+    """With what led to it, which does not travel otherwise."""
+    import traceback
 
-
-def _one_thread() -> None:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if "torch" in sys.modules:  # else it will heed the variable
-        sys.modules["torch"].set_num_threads(1)
+    error.add_note("".join(traceback.format_exception(error)))
+    return error

@@ -13,6 +13,8 @@ from bcd4rec.errors import InputError
 from bcd4rec.runner.code import version_of
 from bcd4rec.runner.tasks import Task, describe
 
+BUSY = "Another run is at work in {}; wait for it or choose another place."
+
 
 @dataclass(frozen=True)
 class TaskStore:
@@ -29,16 +31,28 @@ class TaskStore:
             self.codes[modules] = version_of(modules)
         return self.codes[modules]
 
+    @property
+    def name(self) -> str:
+        """For people: where results are kept."""
+        return str(self.folder)
+
     def path(self, task: Task) -> Path:
-        return self.folder / f"{type(task).__name__.lower()}-{task.key}"
+        """The folder of a result, to be read."""
+        return self._place(task)
 
     def about(self, task: Task) -> dict[str, Any] | None:
         """The manifest of what is kept, whatever code made it."""
-        manifest = self.path(task) / MANIFEST
+        manifest = self._place(task) / MANIFEST
         return read_json(manifest) if manifest.is_file() else None
 
+    def abouts(self, tasks: Iterable[Task]) -> list[dict[str, Any] | None]:
+        return [self.about(task) for task in tasks]
+
     def has(self, task: Task) -> bool:
-        about = self.about(task)
+        return self.counts(task, self.about(task))
+
+    def counts(self, task: Task, about: dict[str, Any] | None) -> bool:
+        """Whether a result with this manifest need not be made again."""
         return about is not None and (self.keep_old or about["code"] == self.code(task))
 
     def shared(self, task: Task) -> Path:
@@ -48,7 +62,7 @@ class TaskStore:
     def make(self, task: Task) -> float:
         """Make one task whose needs are there; how many seconds it took."""
         began = time.monotonic()
-        with atomic_directory(self.path(task), force=True) as folder:
+        with atomic_directory(self._place(task), force=True) as folder:
             task.make(folder, self)
             seconds = time.monotonic() - began
             about = {"kind": "task", "task": describe(task), "label": task.label, "code": self.code(task)}
@@ -63,11 +77,13 @@ class TaskStore:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                busy = f"Another run is at work in {self.folder}; wait for it or choose another --out."
-                raise InputError(busy) from None
+                raise InputError(BUSY.format(self.name)) from None
             for path in self.folder.glob(".*.partial-*"):
                 remove(path)
             yield
+
+    def _place(self, task: Task) -> Path:
+        return self.folder / f"{type(task).__name__.lower()}-{task.key}"
 
 
 @dataclass(frozen=True)
@@ -85,5 +101,7 @@ class Plan:
 
 def plan(wanted: Iterable[Task], store: TaskStore) -> Plan:
     tasks = list({key: one for task in wanted for key, one in task.everything.items()}.values())
-    waiting = [task for task in tasks if not store.has(task)]
-    return Plan(tasks, waiting, sum(store.about(task) is not None for task in waiting))
+    left = [
+        (task, about) for task, about in zip(tasks, store.abouts(tasks), strict=True) if not store.counts(task, about)
+    ]
+    return Plan(tasks, [task for task, _ in left], sum(about is not None for _, about in left))

@@ -6,12 +6,14 @@ once.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bcd4rec.artifacts import content_hash
 from bcd4rec.runner.code import KEY_LENGTH
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ class Task:
     """A frozen dataclass whose fields, some of which may be tasks, say what is to be made."""
 
     cost: ClassVar[float] = 1.0  # rough seconds, for the estimate of the time that is left
+    here: ClassVar[bool] = False  # made where the run was started: it reads files that only this machine may have
 
     @property
     def label(self) -> str:
@@ -51,10 +54,33 @@ class Task:
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
+@dataclass(frozen=True)
+class Given(Task):
+    """A folder that no task made, such as a data set, by its content; workers elsewhere find it in the store."""
+
+    name: str
+    content: str
+    path: str = field(compare=False)
+    cost: ClassVar[float] = 0.1
+    here: ClassVar[bool] = True
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> "Given":
+        files = [str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()]
+        return cls(name, content_hash(folder, files), str(folder.absolute()))
+
+    def make(self, folder: Path, store: "TaskStore") -> None:
+        shutil.copytree(self.path, folder / self.name)
+
+
 def describe(value: Any) -> Any:
-    """A task, or a field of one, as JSON."""
+    """A task, or a field of one, as JSON; fields that do not count in comparisons are no part of what it is."""
     if is_dataclass(value) and not isinstance(value, type):
-        inner = {one.name: describe(getattr(value, one.name)) for one in fields(value)}
+        inner = {one.name: describe(getattr(value, one.name)) for one in fields(value) if one.compare}
         return {"kind": type(value).__name__} | inner
     if isinstance(value, tuple | list):
         return [describe(one) for one in value]

@@ -238,14 +238,25 @@ class Validation:
         return self.judgement.to_json(self.pairs) | {"notes": list(self.notes)}
 
 
+def _validation_cases(dataset: Dataset, seed: int) -> Cases:
+    """At most `MOST`, or fewer where each looks at a large catalogue."""
+    cases = logged_cases(dataset, "validation", most=MOST, seed=seed)
+    if cases.unit == "next item" and len(cases) * dataset.n_items > MOST_CELLS:
+        return logged_cases(dataset, "validation", most=max(100, MOST_CELLS // dataset.n_items), seed=seed)
+    return cases
+
+
+def judge_policies(policies: Mapping[str, Policy], dataset: Dataset, seed: int, tick: Tick = no_tick) -> Judgement:
+    """Policies that have learned from a data set beside each other on the same validation cases."""
+    rankers = [(name, _of_bundle(name, policy, dataset)) for name, policy in policies.items()]
+    return _judged(_validation_cases(dataset, seed), rankers, seed, tick)
+
+
 def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_tick) -> Validation:
     """A trained policy beside simple ones on at most `MOST` validation cases of its data set."""
     method = str(fitted.about["method"])
     try:
-        cases = logged_cases(dataset, "validation", most=MOST, seed=seed)
-        if cases.unit == "next item" and len(cases) * dataset.n_items > MOST_CELLS:
-            most = max(100, MOST_CELLS // dataset.n_items)
-            cases = logged_cases(dataset, "validation", most=most, seed=seed)
+        cases = _validation_cases(dataset, seed)
     except InputError as error:
         return Validation(method, None, (f"Nothing tells whether this policy is any good. {error}",))
     rankers = [(method, Ranker(method, fitted.scorer))]

@@ -67,6 +67,24 @@ class Truth(NamedTuple):
     error: float
 
 
+class Said(NamedTuple):
+    """What one log said about one candidate: words, and by target the difference, its ends and its error."""
+
+    word: str
+    accepting: str
+    answers: dict[Target, tuple[float, float, float, float]]  # of sound weights alone
+
+    @classmethod
+    def of(cls, verdict: Verdict, accepting: Verdict, outcome: str) -> "Said":
+        rows = {target: decisive(verdict, target, outcome) for target in TARGETS}
+        answers = {
+            target: (*row.estimate.difference, row.estimate.error)
+            for target, row in rows.items()
+            if row.problem is None
+        }
+        return cls(verdict.word, accepting.word, answers)
+
+
 @dataclass
 class Tally:
     """What so many logs said about one candidate."""
@@ -81,19 +99,16 @@ class Tally:
     covered: Counter[str] = field(default_factory=Counter)  # of them, with the truth inside of the interval
     total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TARGETS, 0.0))  # of their estimates
 
-    def add(self, verdict: Verdict, accepting: Verdict, outcome: str) -> None:
+    def add(self, said: "Said") -> None:
         self.logs += 1
-        self.words[verdict.word] += 1
-        self.accepting[accepting.word] += 1
-        for target in TARGETS:
-            row = decisive(verdict, target, outcome)
-            if row.problem is None:
-                value, low, high = row.estimate.difference
-                # The truth is itself measured, and its own error belongs to the difference.
-                slack = Z * float(np.hypot(row.estimate.error, self.truth[target].error)) - Z * row.estimate.error
-                self.answered[target] += 1
-                self.covered[target] += int(low - slack <= self.truth[target].value <= high + slack)
-                self.total[target] += value
+        self.words[said.word] += 1
+        self.accepting[said.accepting] += 1
+        for target, (value, low, high, error) in said.answers.items():
+            # The truth is itself measured, and its own error belongs to the difference.
+            slack = Z * float(np.hypot(error, self.truth[target].error)) - Z * error
+            self.answered[target] += 1
+            self.covered[target] += int(low - slack <= self.truth[target].value <= high + slack)
+            self.total[target] += value
 
     def to_json(self) -> dict[str, Any]:
         targets = {
@@ -162,11 +177,15 @@ def served(policy: Policy, environment: InterestEvolution) -> Policy:
     return policy.with_rule(unavailable=environment.unavailable, after_skip="exclude")
 
 
+def known(name: str) -> None:
+    if name not in CASES:
+        raise InputError(f"Unknown case {name!r} of the study; known are {', '.join(CASES)}.")
+
+
 def cases(names: Sequence[str], settings: Settings, tick: Tick = no_tick) -> Iterator[Case]:
     """The cases of these names, each made when it is its turn."""
     for name in names:
-        if name not in CASES:
-            raise InputError(f"Unknown case {name!r} of the study; known are {', '.join(CASES)}.")
+        known(name)
         tick(f"{name}: learning policies", 0.0)
         environment = users_of(name)
         random = random_policy(environment)
@@ -208,18 +227,30 @@ def _better(
 
 def run(case: Case, settings: Settings, tick: Tick = no_tick) -> Iterator[list[Tally]]:
     """Judge every candidate by every log: what has been found so far, after each log."""
-    target = case.environment.responses.target
-    tallies = [_tally(case, name, policy, settings) for name, policy in case.candidates.items()]
+    tallies = tallies_of(case, settings)
     for number in range(settings.logs):
         tick(f"{case.name}: judging logs", number / settings.logs)
-        seed = stream_seed(settings.seed, "judged log", number)
-        dataset = dataset_of(case.environment, case.logger, settings.sessions, seed)
-        model: Expected | None = _model(dataset, settings) if case.with_model else None
-        for tally in tallies:
-            found = collect(case.candidates[tally.candidate], dataset, case.logger, None, model, number)
-            verdict, accepting = (conclude(found, dataset, accept, knows_logger=True) for accept in (False, True))
-            tally.add(verdict, accepting, target)
+        for tally, said in zip(tallies, judged_log(case, number, settings), strict=True):
+            tally.add(said)
         yield tallies
+
+
+def judged_log(case: Case, number: int, settings: Settings) -> list[Said]:
+    """What one log, the logger's in its order, says about every candidate."""
+    seed = stream_seed(settings.seed, "judged log", number)
+    dataset = dataset_of(case.environment, case.logger, settings.sessions, seed)
+    model: Expected | None = _model(dataset, settings) if case.with_model else None
+    said = []
+    for policy in case.candidates.values():
+        found = collect(policy, dataset, case.logger, None, model, number)
+        verdict, accepting = (conclude(found, dataset, accept, knows_logger=True) for accept in (False, True))
+        said.append(Said.of(verdict, accepting, case.environment.responses.target))
+    return said
+
+
+def tallies_of(case: Case, settings: Settings) -> list[Tally]:
+    """Every candidate with its truth, before any log has said anything."""
+    return [_tally(case, name, policy, settings) for name, policy in case.candidates.items()]
 
 
 def _model(dataset: Dataset, settings: Settings) -> Expected | None:

@@ -2,6 +2,8 @@
 
 A trial is a function of the seed and of the trials before it. They are kept in a file as they come, so a search that
 was stopped goes on to the same trials. All trials train with the same seed: they differ by their settings alone.
+Side by side, trials come in rounds of as many as there are workers. Those of a round do not know of each other's
+results, and which these are never depends on who was quicker.
 """
 
 import math
@@ -10,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 from bcd4rec.agents.agent import AGENTS
 from bcd4rec.artifacts import MANIFEST, atomic_file, read_json, write_json
@@ -20,6 +22,9 @@ from bcd4rec.errors import InputError
 from bcd4rec.evaluation.offline import realised_return
 from bcd4rec.evaluation.recall import recall
 from bcd4rec.policies.uniform import Uniform
+from bcd4rec.runner.running import Crew, Step
+from bcd4rec.runner.store import TaskStore
+from bcd4rec.runner.tasks import Given, Task
 from bcd4rec.seeding import generator, stream_seed
 from bcd4rec.workflows.fitting import Watcher, fit
 
@@ -92,6 +97,7 @@ def tune(
     folder: Path = Path("tuned"),
     settings: Mapping[str, Any] | None = None,
     tick: Tick = no_tick,
+    side_by_side: "SideBySide | None" = None,
 ) -> list[Trial]:
     """So many different trials (0: the whole grid), with those that `folder` holds already; it then has `best.json`."""
     if by not in get_args(By):
@@ -108,8 +114,15 @@ def tune(
     size = math.prod(len(knob.values) for knob in grid.values())
     wanted = min(trials, size) if trials else size
     while len(done) < wanted:
-        chosen = propose(grid, done, by, seed, whole=wanted == size)
-        done.append(_try(method, dataset, given, chosen, len(done), wanted, seed, tick))
+        at_once = 1 if side_by_side is None else min(side_by_side.crew.size, wanted - len(done))
+        chosen: list[Values] = []
+        while len(chosen) < at_once:
+            chosen.append(propose(grid, done, by, seed, wanted == size, chosen))
+        if side_by_side is None:
+            watcher = _Share(tick, len(done), wanted)
+            done.append(_try(method, dataset, given, chosen[0], len(done), seed, watcher))
+        else:
+            done += side_by_side.round(method, given, chosen, len(done), wanted, seed, tick)
         _write(folder / TRIED, [asdict(trial) for trial in done])
     _write(folder / BEST, _summary(method, dataset, by, given, done))
     return done
@@ -123,16 +136,25 @@ def best(trials: Sequence[Trial], by: By) -> Trial:
     return trials[max(found, key=found.__getitem__)]
 
 
-def propose(grid: Mapping[str, Knob], done: Sequence[Trial], by: By, seed: int, whole: bool = False) -> Values:
+def propose(
+    grid: Mapping[str, Knob],
+    done: Sequence[Trial],
+    by: By,
+    seed: int,
+    whole: bool = False,
+    under_way: Sequence[Values] = (),
+) -> Values:
     """Settings that no trial had: the next of the whole grid, or what a tree-structured Parzen estimator expects most
-    of after the trials so far."""
-    tried = [trial.settings for trial in done]
+    of after the trials so far; those under way count as bad ones (the constant liar), so that others are proposed."""
+    tried = [*(trial.settings for trial in done), *under_way]
     cells = [dict(zip(grid, values, strict=True)) for values in product(*(knob.values for knob in grid.values()))]
     left = [cell for cell in cells if cell not in tried]
     if whole:
         return left[0]
     optuna = _optuna()
-    sampler = optuna.samplers.TPESampler(seed=stream_seed(seed, "tuning", len(done)) % 2**32)
+    number = len(done) + len(under_way)
+    chance = stream_seed(seed, "tuning", number) % 2**32
+    sampler = optuna.samplers.TPESampler(seed=chance, constant_liar=bool(under_way))
     study = optuna.create_study(sampler=sampler, direction="maximize")
     space = {key: optuna.distributions.CategoricalDistribution(knob.values) for key, knob in grid.items()}
     for trial in done:
@@ -143,11 +165,14 @@ def propose(grid: Mapping[str, Knob], done: Sequence[Trial], by: By, seed: int, 
                 state=state, value=trial.objective(by), params=trial.settings, distributions=space
             )
         )
+    for values in under_way:
+        running = optuna.trial.TrialState.RUNNING
+        study.add_trial(optuna.trial.create_trial(state=running, params=values, distributions=space))
     for _ in range(ATTEMPTS):
         asked: Values = study.ask(space).params
         if asked in left:
             return {key: asked[key] for key in grid}
-    return left[int(generator(seed, "tuning", "left", len(done)).integers(len(left)))]
+    return left[int(generator(seed, "tuning", "left", number).integers(len(left)))]
 
 
 def _optuna() -> Any:
@@ -164,6 +189,7 @@ class _Share(Watcher):
 
     def __init__(self, tick: Tick, number: int, wanted: int):
         self._tick, self._number, self._wanted = tick, number, wanted
+        tick("trials", number / wanted)
 
     def report(self, trainer: Any, report: Any) -> None:
         self._tick("trials", (self._number + report.step / report.updates) / self._wanted)
@@ -175,20 +201,64 @@ def _try(
     given: dict[str, Any],
     chosen: Values,
     number: int,
-    wanted: int,
     seed: int,
-    tick: Tick,
+    watcher: Watcher | None = None,
 ) -> Trial:
     from bcd4rec.training import DivergenceError
 
-    tick("trials", number / wanted)
     began = time.monotonic()
     try:
-        fitted = fit(method, dataset, given | chosen, seed, _Share(tick, number, wanted))
+        fitted = fit(method, dataset, given | chosen, seed, watcher)
     except DivergenceError as error:
         return Trial(number, chosen, time.monotonic() - began, reason=str(error))
     found = recall(fitted.scorer, dataset, HELD_OUT, seed=seed).interval
     return Trial(number, chosen, time.monotonic() - began, fitted.reports[-1].q_bar, *found)
+
+
+@dataclass(frozen=True)
+class TrialRun(Task):
+    """One trial, wherever it is made."""
+
+    data: Given
+    method: str
+    settings: tuple[tuple[str, Any], ...]
+    chosen: tuple[tuple[str, float], ...]
+    seed: int
+    cost: ClassVar[float] = 60.0
+
+    @property
+    def label(self) -> str:
+        return f"{self.method} with {', '.join(f'{key} {value:g}' for key, value in self.chosen)}"
+
+    def make(self, folder: Path, store: TaskStore) -> None:
+        dataset = Dataset.load(store.path(self.data) / self.data.name)
+        found = _try(self.method, dataset, dict(self.settings), dict(self.chosen), 0, self.seed)
+        write_json(folder / TRIED, asdict(found))
+
+
+class SideBySide(NamedTuple):
+    """Who makes trials side by side, and the data set as they find it."""
+
+    crew: Crew
+    data: Given
+
+    def round(
+        self, method: str, given: dict[str, Any], chosen: list[Values], first: int, wanted: int, seed: int, tick: Tick
+    ) -> list[Trial]:
+        """What came of these trials, the first of which has the number `first`."""
+        fixed = tuple(given.items())
+        tasks = [TrialRun(self.data, method, fixed, tuple(one.items()), seed) for one in chosen]
+        tick("trials", first / wanted)
+        made = [0]
+
+        def tell(step: Step) -> None:
+            made[0] += step.label != self.data.label
+            tick("trials", (first + made[0]) / wanted)
+
+        if failed := self.crew.make(tasks, tell):
+            raise InputError(next(iter(failed.values())))
+        found = [read_json(self.crew.store.path(task) / TRIED) for task in tasks]
+        return [Trial(**one | {"number": first + place}) for place, one in enumerate(found)]
 
 
 def _about(
