@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bcd4rec.agents.agent import Agent, AgentConfig, Batch, Material, Notify, Update, silent
+from bcd4rec.agents.agent import Agent, AgentConfig, Batch, Begun, Material, Notify, Update, silent
 from bcd4rec.agents.q_learning import QLearner
 from bcd4rec.agents.together import Together
 from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, write_json
@@ -60,7 +60,7 @@ class Trainer:
 
     A trainer made from a checkpoint continues as if it had never stopped, bit for bit. Leave `run` between reports:
     then the agent is whole. Trainers with the same folder `shared` do alike pre-training once; those that differ in
-    training alone can share the `material`.
+    training alone can share the `material`. With `begun` the weights start from a policy's; the material must know it.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Trainer:
         material: Material | None = None,
         device: str = "cpu",
         together: Together | None = None,
+        begun: Begun | None = None,
     ):
         self.config, self.seed, self.step, self.together = config, seed, 0, together
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
@@ -82,6 +83,8 @@ class Trainer:
         self.material = material or config.material(dataset, seed, notify, shared, resumed=checkpoint is not None)
         self.transitions, self.usable = self.material.transitions, self.material.usable
         self.agent: Agent = config.build(self.material, dataset, seed, device)
+        if begun is not None:
+            config.go_on(self.agent, begun)
         if checkpoint:
             self._resume(checkpoint)
         if together is not None:

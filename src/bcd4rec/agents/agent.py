@@ -54,6 +54,14 @@ class Update:
     allowed: float  # share of the catalogue that was allowed as a next action
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A policy that training goes on from."""
+
+    scorer: SavedScorer
+    places: IntArray  # (A,) where each item of the data set stands in the policy, −1 for items that are new
+
+
 class Material(Protocol):
     """What an agent learns from, made once for all agents that differ in training alone."""
 
@@ -109,6 +117,7 @@ class AgentConfig(Config):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     scores_are_returns: ClassVar[bool] = True  # or preferences, which say what is better and not what it is worth
+    goes_on: ClassVar[bool] = False  # whether training can go on from a policy: its `material` and `go_on` take `Begun`
 
     batch_size: int = Field(default=512, ge=1, description="Transitions in an update.")
     updates: int = Field(default=500, ge=1, description="How many updates.")
@@ -125,14 +134,28 @@ class AgentConfig(Config):
         return 100
 
     def material(
-        self, dataset: Dataset, seed: int, notify: Notify = silent, shared: Path | None = None, resumed: bool = False
+        self,
+        dataset: Dataset,
+        seed: int,
+        notify: Notify = silent,
+        shared: Path | None = None,
+        resumed: bool = False,
+        begun: Begun | None = None,
     ) -> Material:
         """What it learns from. Runs with the same folder `shared` do alike pre-training once; what is `resumed` needs
-        no pre-training, since the checkpoint holds what it gave."""
+        no pre-training, since the checkpoint holds what it gave. `begun` is given where `goes_on` says so alone."""
         raise NotImplementedError
 
     def build(self, material: Any, dataset: Dataset, seed: int, device: str = "cpu") -> Agent:
         """The learner, before its first update; `material` is what `material` gave."""
+        raise NotImplementedError
+
+    def network_settings(self) -> dict[str, Any]:
+        """Settings in which a policy must agree with them to be gone on from."""
+        return {}
+
+    def go_on(self, agent: Any, begun: Begun) -> None:
+        """Give an agent that was just built the weights of a policy."""
         raise NotImplementedError
 
     def advice(self) -> str:

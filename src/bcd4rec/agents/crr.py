@@ -30,6 +30,7 @@ class CRR(QLearningConfig):
     """
 
     scores_are_returns: ClassVar[bool] = False
+    goes_on: ClassVar[bool] = False  # a policy is the actor alone, and the critic is not kept
 
     head: HeadName = "fixed"
     temperature: float = Field(default=0.3, gt=0, description="β: how little a large advantage counts.")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bcd4rec.agents.agent import Notify, silent
+from bcd4rec.agents.agent import Begun, Notify, silent
 from bcd4rec.agents.q_learning import QLearningConfig, seeded
 from bcd4rec.artifacts import atomic_file
 from bcd4rec.data.dataset import Dataset, Transitions
@@ -50,12 +50,20 @@ class EmbeddingMaterial:
         notify: Notify = silent,
         shared: Path | None = None,
         resumed: bool = False,
+        begun: Begun | None = None,
     ) -> Self:
-        """Pre-train item embeddings and fit the behaviour model; a checkpoint holds what that gave."""
+        """Pre-train item embeddings and fit the behaviour model; a checkpoint holds what that gave.
+
+        Items that a policy knows already, from which training goes on, keep its embeddings.
+        """
         if resumed:
             config, shared = config.model_copy(update={"pretraining": "none", "behaviour_epochs": 0}), None
         transitions = dataset.transitions("train")
+        if begun is not None and (begun.places >= 0).all():
+            config = config.model_copy(update={"pretraining": "none"})  # nothing would be left of it
         embeddings = pretrained_embeddings(config, dataset, seed, notify, shared)
+        if begun is not None:
+            embeddings, shared = kept_embeddings(begun, embeddings), None
         constrained = config.beta > 0
         behaviour = _behaviour(config, dataset, transitions, embeddings, seed, notify, shared) if constrained else None
         return cls(transitions, dataset.states, embeddings, behaviour)
@@ -81,6 +89,20 @@ def pretrained_embeddings(
         return {"embeddings": torch.from_numpy(standardise(embeddings, config.embedding_scale))}
 
     return _shared(shared, PRETRAINING, config, dataset, seed, pretrained)["embeddings"].numpy()
+
+
+def kept_embeddings(begun: Begun, found: FloatArray) -> FloatArray:
+    """(A, d) the policy's for the items that it knows; for new ones those found, turned into the policy's directions.
+
+    Pre-training finds the same neighbours in other directions each time. The rotation that takes the known items
+    closest to where the policy has them (orthogonal Procrustes) takes the new ones to where they belong.
+    """
+    own: FloatArray = begun.scorer.arrays()["network.embeddings"]
+    known = begun.places >= 0
+    left, _, right = np.linalg.svd(found[known].T.astype(np.float64) @ own[begun.places[known]])
+    kept: FloatArray = (found @ (left @ right)).astype(np.float32)
+    kept[known] = own[begun.places[known]]
+    return kept
 
 
 def _behaviour(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.agent import Batch, Begun
 from bcd4rec.agents.next_actions import (
     MEASURED,
     POOLED_AT_ONCE,
@@ -160,6 +160,23 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         offset = material.reward_mean * discounted_steps(material.transitions, dataset.gamma)
         return cls(config, material, seed, offset, device)
 
+    def go_on(self, begun: Begun) -> None:
+        """The policy's weights, for columns of the size that they have in this log; what was never seen starts anew."""
+        learned = {
+            name.removeprefix("learned."): np.array(array)
+            for name, array in begun.scorer.arrays().items()
+            if name.startswith("learned.")
+        }
+        old, new = learned.pop("sizes"), self.material.sizes
+        seen = np.isfinite(old) & np.isfinite(new)
+        ratio = np.ones(INPUTS + 1, np.float32)  # of the reward, the columns, and the session's own value
+        ratio[1:INPUTS] = np.where(seen, new / np.where(seen, old, 1.0), 0.0)
+        learned["weights"] *= ratio[:INPUTS]
+        if "head.bias" in learned:
+            learned["head.bias"] *= ratio
+        self.network.load_state_dict({name: torch.from_numpy(array) for name, array in learned.items()})
+        self.target.load_state_dict(self.network.state_dict())
+
     def begin_period(self, next_states: IntArray, copy_target: bool) -> None:
         if self.config.target == "hard" and copy_target:
             self.target.load_state_dict(self.network.state_dict())
@@ -274,7 +291,9 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
         behaviour = self.material.behaviour
         if behaviour is not None and not self.config.constrain_serving:
             behaviour = BehaviourWeights(behaviour.evidence)  # it only explains
-        return EvidencePolicy(self.material.model, returns, behaviour, self.config.risk_measure())
+        learned = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+        learned["sizes"] = self.material.sizes
+        return EvidencePolicy(self.material.model, returns, behaviour, self.config.risk_measure(), learned)
 
 
 def _sizes(rows: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig, Batch, Material, Notify, Update, silent
+from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig, Batch, Begun, Material, Notify, Update, silent
 from bcd4rec.agents.presets import PRESETS
 from bcd4rec.constraint import Form
 from bcd4rec.data.dataset import Dataset, Transitions
@@ -54,6 +54,7 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    goes_on: ClassVar[bool] = True
 
     evidence: bool = Field(
         default=True,
@@ -181,8 +182,22 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
     def risk_measure(self) -> Risk:
         return Risk(measure=self.risk, level=self.level)
 
+    def network_settings(self) -> dict[str, Any]:
+        names: tuple[str, ...] = ("evidence", "head", "quantiles", "cosines")
+        names += () if self.evidence else (*QNetworkConfig.model_fields, "dimension")
+        return {name: getattr(self, name) for name in names}
+
+    def go_on(self, agent: Any, begun: Begun) -> None:
+        agent.go_on(begun)
+
     def material(
-        self, dataset: Dataset, seed: int, notify: Notify = silent, shared: Path | None = None, resumed: bool = False
+        self,
+        dataset: Dataset,
+        seed: int,
+        notify: Notify = silent,
+        shared: Path | None = None,
+        resumed: bool = False,
+        begun: Begun | None = None,
     ) -> Material:
         if self.evidence:
             from bcd4rec.agents.evidence_material import evidence_material
@@ -190,7 +205,7 @@ class QLearningConfig(AgentConfig, QNetworkConfig):
             return evidence_material(self, dataset, seed, notify)
         from bcd4rec.agents.embedding_material import EmbeddingMaterial
 
-        return EmbeddingMaterial.prepare(self, dataset, seed, notify, shared, resumed)
+        return EmbeddingMaterial.prepare(self, dataset, seed, notify, shared, resumed, begun)
 
     def build(self, material: Any, dataset: Dataset, seed: int, device: str = "cpu") -> Agent:
         over_evidence, over_embeddings = self.learners()
@@ -278,6 +293,10 @@ class QLearner(Generic[Network]):
     def action_values(self, network: Network, batch: Batch, seen: Any = None) -> tuple[Tensor, Tensor]:
         """(B, C) mean values of the actions that each state has, −inf where there are fewer than C, up to a number for
         each state; and (B,) the place of the logged action among them. With `seen`, of the online network."""
+
+    @abstractmethod
+    def go_on(self, begun: Begun) -> None:
+        """The weights of a policy in place of those that the networks started with."""
 
     @abstractmethod
     def fresh(self, seed_name: str) -> Network:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bcd4rec.agents.agent import Batch
+from bcd4rec.agents.agent import Batch, Begun
 from bcd4rec.agents.allowed_search import AllowedSearch
 from bcd4rec.agents.embedding_material import EmbeddingMaterial
 from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_steps, seeded
@@ -77,6 +77,16 @@ class QuantileAgent(QLearner[QNetwork]):
         mean = float(transitions.reward.mean(dtype=np.float64)) if config.centre_rewards else 0.0
         offset = mean * discounted_steps(transitions, dataset.gamma)
         return cls(config, material.states, material.embeddings, behaviour, seed, mean, offset, device=device)
+
+    def go_on(self, begun: Begun) -> None:
+        """All but the embeddings, which the material has put in the order of the data set's items."""
+        learned = {
+            name.removeprefix("network."): torch.from_numpy(np.array(array))
+            for name, array in begun.scorer.arrays().items()
+            if name.startswith("network.")
+        }
+        self.network.load_state_dict(learned | {"embeddings": self.network.embeddings.detach().clone()})
+        self.target.load_state_dict(self.network.state_dict())
 
     def parts(self) -> "dict[str, Trained]":
         parts = super().parts()

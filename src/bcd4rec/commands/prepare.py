@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bcd4rec.commands._options import Force, Json, Positive, Rewards, Seed, Sort, StringIds, Target, TimeUnit
+from bcd4rec.commands._options import Force, Jobs, Json, Positive, Ray, Rewards, Seed, Sort, StringIds, Target, TimeUnit
 from bcd4rec.commands._reading import Format, Map, RawLog, RawPath, ResponseRules, Settings
 
 if TYPE_CHECKING:
     from bcd4rec.data.features import ItemFeatures
+    from bcd4rec.runner.mapping import SideBySide
 
 EPILOG = """Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4
 
@@ -122,21 +123,26 @@ def prepare(
     time_unit: TimeUnit = "s",
     string_ids: StringIds = False,
     sort: Sort = False,
+    jobs: Jobs = None,
+    ray: Ray = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Turn an impression log into sessions, states and transitions, in streaming: logs larger than memory work."""
     from bcd4rec.artifacts import refuse_existing
     from bcd4rec.commands._options import responses_of
+    from bcd4rec.commands._tasks import workers
     from bcd4rec.config import OPTIONS, parse_numbers
     from bcd4rec.console import progress
     from bcd4rec.data import preparing
     from bcd4rec.errors import InputError
+    from bcd4rec.runner.mapping import SideBySide
 
     raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
+    side_by_side = SideBySide(workers(jobs, ray), ray)
     if append is not None:
         _refuse_with_append(context, out)
-        _append(raw, append, keep, features, items_id, force, json)
+        _append(raw, append, keep, features, items_id, side_by_side, force, json)
         return
     if out is None:
         raise InputError("prepare needs a place for the data set: --out DIR for a new one, --append DIR for one more.")
@@ -169,7 +175,7 @@ def prepare(
         responses = responses_of(log, rewards, positive, target)
         own_id, id_type = items_id or raw.item_name(reader), log.id_types["item_id"]
         known = read_features(features, own_id, id_type, item_kinds, new_items)
-        manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading, known)
+        manifest = preparing.prepare(log, responses, config, out, seed, force, tick, reading, known, side_by_side)
     beside = beside_the_paper(manifest["counts"], reader.paper) if reader is not None else {}
     _tell(out, manifest, reading, beside, json)
 
@@ -208,7 +214,14 @@ def _refuse_with_append(context: typer.Context, out: Path | None) -> None:
 
 
 def _append(
-    raw: RawLog, folder: Path, keep: Path | None, features: Path | None, items_id: str | None, force: bool, json: bool
+    raw: RawLog,
+    folder: Path,
+    keep: Path | None,
+    features: Path | None,
+    items_id: str | None,
+    side_by_side: "SideBySide",
+    force: bool,
+    json: bool,
 ) -> None:
     """Add the sessions of a log to the data set in `folder`."""
     from dataclasses import replace
@@ -226,7 +239,7 @@ def _append(
         refuse_existing(keep, force, inputs=[*raw.inputs(), features])
     with progress() as tick, raw.canonical(reader, tick, keep, force, folder) as (log, reading):
         known = read_features(features, items_id or raw.item_name(reader), log.id_types["item_id"])
-        manifest = appending.append(folder, log, tick, reading, known)
+        manifest = appending.append(folder, log, tick, reading, known, side_by_side)
     _tell(folder, manifest, manifest.get("reading"), {}, json)
 
 

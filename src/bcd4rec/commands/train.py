@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bcd4rec.workflows.judging import Validation
     from bcd4rec.workflows.searching import Search
 
-EPILOG = "Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0"
+EPILOG = """Example:  bcd4rec train bcd4rec dataset/ --out policy/ --set beta=0.5 --seed 0
+
+After more days:  bcd4rec train bcd4rec dataset/ --from policy/ --out newer/"""
 CHECKPOINT_SECONDS = 30.0
 LINE_SECONDS = 2.0  # between lines of progress where there is no terminal
 USER = "user"  # not a policy, but who judges policies
@@ -44,6 +46,10 @@ def train(
         str | None, typer.Option(help="Settings of an agent by name: paper, its own network; --set overrides them.")
     ] = None,
     settings: Settings = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option("--from", help="Go on from this policy of the same agent, by item ids; new items start as new."),
+    ] = None,
     search: Annotated[
         str,
         typer.Option(help="What still needs choosing is chosen by validation sessions: quick, full, or none of it."),
@@ -79,8 +85,10 @@ def train(
     from bcd4rec.console import emit_json, pairs_table, say, show
     from bcd4rec.data.dataset import Dataset
     from bcd4rec.errors import InputError
+    from bcd4rec.policies import bundle
 
-    refuse_existing(out, force, USER if method == USER else "policy" if seeds is None else "seeds", [dataset])
+    kind = USER if method == USER else "policy" if seeds is None else "seeds"
+    refuse_existing(out, force, kind, [dataset, earlier])
     checkpoint = out.with_name(f"{out.name}.checkpoint")
     if resume and not checkpoint.is_dir():
         raise InputError(f"{checkpoint} does not exist, so there is nothing to resume; train without --resume.")
@@ -89,15 +97,17 @@ def train(
     if method == USER:
         from bcd4rec.commands._user import train_user
 
-        if resume or tensorboard is not None or seeds is not None or workers is not None:
-            raise InputError("train user takes no --resume, --seeds, --workers or --tensorboard; it takes a minute.")
+        if resume or tensorboard is not None or seeds is not None or workers is not None or earlier is not None:
+            told = "--resume, --from, --seeds, --workers or --tensorboard"
+            raise InputError(f"train user takes no {told}; it takes a minute.")
         train_user(dataset, out, given, seed, force, json)
         return
     if seeds is not None:
         from bcd4rec.commands._seeds import train_seeds
 
-        if resume or tensorboard is not None or workers is not None:
-            raise InputError("train --seeds takes no --workers, --tensorboard or --resume: it goes on by itself.")
+        if resume or tensorboard is not None or workers is not None or earlier is not None:
+            told = "--from, --workers, --tensorboard or --resume"
+            raise InputError(f"train --seeds takes no {told}: it goes on by itself.")
         numbers = range(seed, seed + seeds)
         train_seeds(method, dataset, out, given, how, numbers, device, jobs, ray, store, force, json)
         return
@@ -116,7 +126,8 @@ def train(
     data = Dataset.load(dataset)
     began = time.monotonic()
     watcher = TrainingProgress(checkpoint, _tensorboard(tensorboard))
-    fitted, validation, policy = learn(method, data, out, watcher, given, seed, resume, how, device, force)
+    begun = None if earlier is None else bundle.load(earlier)
+    fitted, validation, policy = learn(method, data, out, watcher, given, seed, resume, how, device, force, begun)
     seconds = time.monotonic() - began
     last = fitted.about.get("training", {})
     if json:
@@ -158,6 +169,7 @@ def learn(
     search: "Search" = "quick",
     device: str = "cpu",
     force: bool = False,
+    earlier: "Policy | None" = None,
 ) -> "tuple[Fitted, Validation, Policy]":
     """Fit, judge on validation sessions, choose the slate rule, and write the policy to the folder `out`."""
     from bcd4rec.artifacts import atomic_directory, remove
@@ -168,7 +180,7 @@ def learn(
 
     with watcher:
         begun = watcher.checkpoint if resume else None
-        fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device)
+        fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device, earlier)
     with progress() as tick:
         validation, policy = finished(fitted, data, seed, tick)
     with atomic_directory(out, force) as folder:

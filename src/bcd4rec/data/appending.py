@@ -30,6 +30,7 @@ from bcd4rec.data.transition_file import TransitionFile, row_groups
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.data.warnings import Warned
 from bcd4rec.errors import InputError
+from bcd4rec.runner.mapping import ALONE, SideBySide
 
 STATES_AT_ONCE = 1 << 15
 
@@ -166,6 +167,7 @@ def append(
     tick: Tick = no_tick,
     reading: dict[str, Any] | None = None,
     features: ItemFeatures | None = None,
+    side_by_side: SideBySide = ALONE,
 ) -> dict[str, Any]:
     """Add the sessions of `log` to the data set in `folder`, with its own settings, and return its new manifest.
 
@@ -196,7 +198,8 @@ def append(
             table = StateTable(config["length"], config["skips"], write, old.states(renumber))
             made = Draft(made_in, table, transitions, tally, Splits(sessions))
             old.copy(made, renumber, tick)
-            made.add(index, added, TransitionConfig.parse(kept, "data set manifest"), config["seed"], tick)
+            how = TransitionConfig.parse(kept, "data set manifest")
+            made.add(index, added, how, config["seed"], tick, side_by_side)
         tick("writing", 0.0)
         about = old.manifest | {"dropped": _added(old.manifest["dropped"], dropped)}
         origin = origin_of_log(log)

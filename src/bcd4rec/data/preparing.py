@@ -1,9 +1,11 @@
 """`prepare`: a log becomes a data set, in streaming; the same log and seed give the same bytes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 from pydantic import Field
 
@@ -23,6 +25,8 @@ from bcd4rec.data.state_table import Distinct, StateTable, state_files
 from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
 from bcd4rec.data.warnings import Warned, unknown_items
+from bcd4rec.errors import InputError
+from bcd4rec.runner.mapping import ALONE, SideBySide
 from bcd4rec.seeding import generator
 
 
@@ -47,10 +51,12 @@ def prepare(
     tick: Tick = no_tick,
     reading: dict[str, Any] | None = None,
     features: ItemFeatures | None = None,
+    side_by_side: SideBySide = ALONE,
 ) -> dict[str, Any]:
     """Write the data set of `log` to the folder `out` and return its manifest.
 
-    `reading` is what a reader of a raw format did to make the log; the manifest keeps it, and the log's origin.
+    `reading` is what a reader of a raw format did to make the log; the manifest keeps it, and the log's origin. Whoever
+    prepares chunks `side_by_side`, the bytes are the same.
     """
     refuse_existing(out, force)
     index = with_earlier(index_of(log, responses, tick), config.earlier)
@@ -68,7 +74,7 @@ def prepare(
         ):
             table = StateTable(length, skips, write)
             made = Draft(folder, table, transitions, tally, Splits(sessions))
-            made.add(index, sessions, config.transitions, seed, tick)
+            made.add(index, sessions, config.transitions, seed, tick, side_by_side)
         tick("writing", 0.0)
         about = {
             "config": config.transitions.model_dump()
@@ -123,11 +129,47 @@ class Digested:
     distinct: Distinct
     again: dict[str, int]
 
+    @classmethod
+    def of(cls, work: ChunkWork) -> "Digested":
+        rows = work.file.rows()
+        visited = visited_states(Chunk(rows, work.responses), work.config, work.length, work.skips)
+        return cls(rows, visited.distinct(), shown_again(rows, work.responses))
 
-def digest(work: ChunkWork) -> Digested:
-    rows = work.file.rows()
-    visited = visited_states(Chunk(rows, work.responses), work.config, work.length, work.skips)
-    return Digested(rows, visited.distinct(), shown_again(rows, work.responses))
+    @classmethod
+    def of_file(cls, work: ChunkWork, again: dict[str, int]) -> "Digested":
+        """What `into_file` has left."""
+        rows = pl.scan_ipc(work.file.path, glob=False).collect()
+        with np.load(_beside(work), allow_pickle=False) as arrays:
+            distinct = Distinct(**{name: arrays[name] for name in arrays.files})
+        _beside(work).unlink()
+        return cls(rows, distinct, again)
+
+
+def into_file(work: ChunkWork) -> dict[str, int]:
+    """For other processes, which have only files in common with this one: what was found takes the rows' place."""
+    found = Digested.of(work)
+    found.rows.write_ipc(work.file.path, compression="lz4")
+    np.savez(_beside(work), **vars(found.distinct))
+    return found.again
+
+
+def _beside(work: ChunkWork) -> Path:
+    return work.file.path.with_suffix(".npz")
+
+
+def digested(works: list[ChunkWork], side_by_side: SideBySide) -> Iterator[Digested]:
+    """Of each chunk, in their order."""
+    if side_by_side.alone:
+        yield from map(Digested.of, works)
+        return
+    try:
+        for work, again in zip(works, side_by_side.map(into_file, works), strict=True):
+            yield Digested.of_file(work, again)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"A worker does not see {error.filename or works[0].file.path}; with --ray ADDRESS write the data set to a "
+            "folder that all machines share."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -140,14 +182,22 @@ class Draft:
     tally: RowCounts
     splits: Splits  # of all its sessions, also of those that are to come
 
-    def add(self, index: SessionIndex, sessions: pl.DataFrame, config: TransitionConfig, seed: int, tick: Tick) -> None:
+    def add(
+        self,
+        index: SessionIndex,
+        sessions: pl.DataFrame,
+        config: TransitionConfig,
+        seed: int,
+        tick: Tick,
+        side_by_side: SideBySide,
+    ) -> None:
         """Append the sessions of a log, chunk after chunk; they stand behind those that are there."""
         rng = generator(seed, "chosen")
         before = len(self.splits.train) - len(sessions)
         files = index.chunk_files(self.folder, sessions, tick)
         works = [ChunkWork(one, config, index.responses, self.table.length, self.table.skips) for one in files]
         with index.worded(sessions):
-            for number, (work, found) in enumerate(zip(works, map(digest, works), strict=True)):
+            for number, (work, found) in enumerate(zip(works, digested(works, side_by_side), strict=True)):
                 tick("sessions to transitions", number / len(works))
                 rows = found.rows.with_columns(pl.col("session") + pl.lit(before, pl.UInt32)) if before else found.rows
                 self.tally.add(rows, self.splits, found.again)

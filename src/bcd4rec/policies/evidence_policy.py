@@ -80,7 +80,8 @@ class BehaviourWeights:
 class EvidencePolicy:
     """Scores are mean returns in the unit of the rewards where returns were learned, else expected next rewards.
 
-    `risk` says what is made of the quantiles of a return in place of their mean.
+    `risk` says what is made of the quantiles of a return in place of their mean. `learned` are the weights that the
+    returns were made of: nothing is recommended by them, but training can go on from there.
     Items that the behaviour model does not allow score −inf; with β = 0 it only explains.
     """
 
@@ -92,8 +93,10 @@ class EvidencePolicy:
         returns: ReturnWeights | None = None,
         behaviour: BehaviourWeights | None = None,
         risk: Risk = MEAN,
+        learned: Arrays | None = None,
     ):
         self.model, self.returns, self.behaviour, self.risk = model, returns, behaviour, risk
+        self.learned = learned or {}
         self._mean = None if returns is None else returns.folded(risk)
         # All weights that are asked for at once: of the responses, of the mean return, of the behaviour.
         rows = [model.weights.evidence]
@@ -203,6 +206,7 @@ class EvidencePolicy:
             parts["returns"] = self.returns.arrays()
         if self.behaviour is not None:
             parts["behaviour"] = {"evidence": self.behaviour.evidence}
+        parts["learned"] = self.learned
         return {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
     @classmethod
@@ -219,4 +223,4 @@ class EvidencePolicy:
         if settings["beta"] is not None:
             refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (columns,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
-        return cls(model, returns, behaviour, Risk(**settings["risk"]))
+        return cls(model, returns, behaviour, Risk(**settings["risk"]), part("learned."))

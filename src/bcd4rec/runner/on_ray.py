@@ -98,7 +98,7 @@ class RayWorkers:
         there = int(self._ray.cluster_resources().get("CPU", 1))
         self.size = min(jobs, there) if jobs else there
         self._remote = self._ray.remote(num_cpus=1, max_retries=0)(_attempt)
-        self._environment = {"env_vars": THREADS | (_importable() if address == LOCAL else {})}
+        self._environment = {"env_vars": THREADS | (importable() if address == LOCAL else {})}
 
     def begin(self, task: Task) -> None:
         remote = self._remote.options(name=task.label, runtime_env=self._environment)
@@ -132,7 +132,7 @@ class RayWorkers:
         self._end.close()
 
 
-def _importable() -> dict[str, str]:
+def importable() -> dict[str, str]:
     """Workers of this machine import what we can import, wherever we were started."""
     return {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
 

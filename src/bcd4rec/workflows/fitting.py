@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig
+from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig, Begun
 from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
@@ -16,6 +16,7 @@ from bcd4rec.policies.rule_choice import choose_rule
 from bcd4rec.policies.scorer import SavedScorer
 from bcd4rec.registry import INSTALL
 from bcd4rec.workflows import searching
+from bcd4rec.workflows.going_on import begun_from, refuse_no_going_on
 from bcd4rec.workflows.searching import Search
 
 if TYPE_CHECKING:
@@ -77,11 +78,13 @@ def fit(
     search: Search = "quick",
     device: str = "cpu",
     several: bool = False,
+    earlier: Policy | None = None,
 ) -> Fitted:
     """Train the method called `method`, with `settings` in place of its defaults.
 
     Runs with the same folder `shared` do alike pre-training once. What still needs choosing is chosen by the log: see
-    `searching`. With `several`, this is one of the workers of torch's process group, all of which do the same.
+    `searching`. With `several`, this is one of the workers of torch's process group, all of which do the same. With an
+    `earlier` policy of the same method, its weights are where training goes on.
     """
     about = {
         "method": method,
@@ -90,10 +93,16 @@ def fit(
         "origin": dataset.manifest.get("origin"),
     }
     given = settings or {}
+    if earlier is not None:
+        refuse_no_going_on(method)
+        given = {"warm_up": 0.0} | given  # the earlier policy knows what lies ahead
+        about["from"] = {name: earlier.about.get(name) for name in ("data", "seed")}
     if method in AGENTS:
         config = AGENTS[method].parse(given, f"{method} --set")
         watcher = watcher or Watcher()
-        return _fit_agent(config, given, dataset, seed, watcher, checkpoint, about, shared, search, device, several)
+        begun = None if earlier is None else begun_from(earlier, config, method, dataset)
+        options = (checkpoint, about, shared, search, device, several, begun)
+        return _fit_agent(config, given, dataset, seed, watcher, *options)
     if method not in BASELINES:
         raise InputError(f"Unknown method {method!r}; known are {', '.join([*AGENTS, *BASELINES])}.")
     if several:
@@ -122,13 +131,15 @@ def _fit_agent(
     search: Search,
     device: str,
     several: bool,
+    begun: Begun | None,
 ) -> Fitted:
     """The best of the configurations that the search proposes, or `config` where nothing can tell them apart."""
     from bcd4rec.agents.together import Together
     from bcd4rec.training import Trainer, device_of
 
     device = device_of(device)
-    material = config.material(dataset, seed, watcher.stage, shared, resumed=checkpoint is not None)
+    more = {} if begun is None else {"begun": begun}  # which not all agents know
+    material = config.material(dataset, seed, watcher.stage, shared, resumed=checkpoint is not None, **more)
     start = material.start
     if start is not None and material.nothing_to_learn:
         told = {"kind": search, "reason": f"the response model alone: {material.nothing_to_learn}", "tried": []}
@@ -140,9 +151,9 @@ def _fit_agent(
     best: tuple[Fitted, AgentConfig] | None = None
     tried: list[searching.Tried] = []
     for one in options:
-        begun = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
+        stopped = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
         together = Together(one.batch_size, device) if several else None
-        trainer = Trainer(one, dataset, seed, begun, watcher.stage, None, material, device, together)
+        trainer = Trainer(one, dataset, seed, stopped, watcher.stage, None, material, device, together, begun)
         fitted = _fitted(one, about, trainer.agent, _run(trainer, watcher))
         if len(options) > 1:
             tried.append(validator.tried(fitted.scorer, one))
