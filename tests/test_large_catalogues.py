@@ -11,11 +11,13 @@ from bcd4rec.agents.allowed_search import AllowedSearch
 from bcd4rec.agents.next_actions import NextActions, SearchRecall
 from bcd4rec.constraint import behaviour_sets
 from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import PAD
 from bcd4rec.models import evidence as evidence_module
 from bcd4rec.models import large
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.models.evidence_kernels import COLUMNS
+from bcd4rec.models.pretraining import Pretraining, initial, pretrain
 from bcd4rec.models.q_network import pool
 from bcd4rec.models.response_regression import fit_response
 from bcd4rec.models.table_rows import RowAdamW, clip_gradients, rows_of
@@ -205,6 +207,20 @@ def test_bundles_tell_the_recall(settings: dict[str, object], small_is_large: No
     told = fit("bcd4rec", LOG, settings | {"updates": 5}, search="none").about["sets"]
     assert 0.5 < told["recall"] <= 1
     assert told["measured_on"] > 0
+
+
+@pytest.mark.parametrize("kind", ["item2vec", "srgnn"])
+def test_pretraining_moves_what_was_liked(kind: Pretraining, small_is_large: None) -> None:
+    """Rows that no batch looked up stay where they began; what is liked together comes to lie together."""
+    likes = Sequences.of([[3, 4], [4, 3], [60, 61]] * 60)
+    found = pretrain(kind, likes, 70, 6, np.random.default_rng(0), epochs=8, negatives=3)
+    again = pretrain(kind, likes, 70, 6, np.random.default_rng(0), epochs=8, negatives=3)
+    assert np.isfinite(found).all()
+    if kind == "item2vec":
+        assert np.array_equal(found, again)
+        begun = 0.1 * initial(70, 6, np.random.default_rng(0))
+        assert np.array_equal(found[5:60], begun[5:60])
+        assert (found[[3, 4, 60, 61]] != begun[[3, 4, 60, 61]]).any(axis=1).all()
 
 
 def test_small_catalogues_are_exact() -> None:

@@ -25,6 +25,7 @@ from bcd4rec.agents.q_learning import QLearner, QLearningConfig, discounted_step
 from bcd4rec.constraint import mask_values
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, FloatArray, IntArray, Rows
+from bcd4rec.errors import InputError
 from bcd4rec.models.evidence import Evidence, summary
 from bcd4rec.models.evidence_kernels import LIKED
 from bcd4rec.models.evidence_network import EvidenceNetwork
@@ -168,10 +169,12 @@ class EvidenceAgent(QLearner[EvidenceNetwork]):
             if name.startswith("learned.")
         }
         old, new = learned.pop("sizes"), self.material.sizes
-        seen = np.isfinite(old) & np.isfinite(new)
-        ratio = np.ones(INPUTS + 1, np.float32)  # of the reward, the columns, and the session's own value
-        ratio[1:INPUTS] = np.where(seen, new / np.where(seen, old, 1.0), 0.0)
-        learned["weights"] *= ratio[:INPUTS]
+        if len(old) != len(new):
+            raise InputError("--from names a policy that knows other features of items than this data set; train anew.")
+        seen, inputs = np.isfinite(old) & np.isfinite(new), self.network.inputs
+        ratio = np.ones(inputs + 1, np.float32)  # of the reward, the columns, and the session's own value
+        ratio[1:inputs] = np.where(seen, new / np.where(seen, old, 1.0), 0.0)
+        learned["weights"] *= ratio[:inputs]
         if "head.bias" in learned:
             learned["head.bias"] *= ratio
         self.network.load_state_dict({name: torch.from_numpy(array) for name, array in learned.items()})

@@ -50,5 +50,5 @@ def import_faiss() -> Any:
     try:
         import faiss
     except ModuleNotFoundError:
-        raise InputError("Large catalogues need faiss: pip install faiss-cpu.") from None
+        raise InputError("Large catalogues need faiss: pip install 'bcd4rec[train]' or 'bcd4rec[serve]'.") from None
     return faiss

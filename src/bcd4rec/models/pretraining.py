@@ -10,7 +10,9 @@ from scipy.sparse.linalg import eigsh
 
 from bcd4rec.data.sequences import Sequences
 from bcd4rec.data.states import HISTORY, PAD, FloatArray, IntArray
+from bcd4rec.models.large import is_large
 from bcd4rec.models.next_item import Examples, NextItem, fit
+from bcd4rec.models.table_rows import RowAdamW, rows_of
 
 Pretraining = Literal["srgnn", "item2vec", "svd", "none"]
 Notify = Callable[[float], None]
@@ -88,16 +90,23 @@ def item2vec(
     """Skip-gram with negative sampling over sessions (Barkan and Koenigstein, Item2Vec, 2016)."""
     centre = torch.nn.Parameter(torch.from_numpy(0.1 * initial(n_items, width, rng)))
     context = torch.nn.Parameter(torch.zeros(n_items, width))
-    optimiser = torch.optim.Adam([centre, context], 3e-3)
+    large = is_large(n_items)
+    optimiser = (RowAdamW if large else torch.optim.Adam)([centre, context], 3e-3, weight_decay=0.0)
     left, right = neighbours(sequences, window)
     popularity = np.bincount(sequences.items, minlength=n_items) ** 0.75
+    upper = np.cumsum(popularity / max(popularity.sum(), 1e-9))
     for _ in range(epochs):
         order, total = rng.permutation(len(left)), 0.0
         for start in range(0, len(order), batch_size):
             rows = order[start : start + batch_size]
-            noise = rng.choice(n_items, (len(rows), negatives), p=popularity / popularity.sum())
+            if large:  # `choice` would sum up the catalogue for each batch
+                noise = np.minimum(np.searchsorted(upper, rng.random((len(rows), negatives))), n_items - 1)
+            else:
+                noise = rng.choice(n_items, (len(rows), negatives), p=popularity / popularity.sum())
             others = torch.from_numpy(np.concatenate([right[rows, None], noise], axis=1).astype(np.int64))
-            logits = (context[others] @ centre[torch.from_numpy(left[rows].astype(np.int64))].unsqueeze(2)).squeeze(2)
+            own = torch.from_numpy(left[rows].astype(np.int64))
+            around, at = (rows_of(others, context), rows_of(own, centre)) if large else (context[others], centre[own])
+            logits = (around @ at.unsqueeze(2)).squeeze(2)
             truth = torch.zeros_like(logits)
             truth[:, 0] = 1.0
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="sum")
