@@ -64,8 +64,8 @@ def headline(check: Result, evaluation: Result, verdict: Result) -> str:
     if evaluation["unit"] == "next item":
         return (
             "This log tells what people chose and not what they passed over, so it cannot say which policy is better, "
-            f"only who guesses the next item more often: of {evaluation['cases']:,} held-out items, {100 * own:.1f} % are "
-            f"among the first 20 guesses of {method}, and {100 * other:.1f} % among the items with the best rates."
+            f"only who guesses the next item more often: of {evaluation['cases']:,} held-out items, {100 * own:.1f} % "
+            f"are among the first 20 guesses of {method}, and {100 * other:.1f} % among the items with the best rates."
         )
     logged = comparison(evaluation, LOGGED)
     behind = logged is not None and logged["verdict"] == "worse"
