@@ -14,7 +14,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from browser import CHROMIUM, browser
 
-SIZES = {"desk": (1280, 1150), "phone": (390, 1500)}  # what a picture shows: the top of the page
+SIZES = {"desk": (1280, 1360), "phone": (390, 1750)}  # what a picture shows: the top of the page
 BEGIN = 1_709_280_000  # 1 March 2024, 8 o'clock
 
 

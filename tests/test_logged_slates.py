@@ -36,7 +36,7 @@ from bcd4rec.evaluation.logged_slates import (
     row_scores,
     values_of,
 )
-from bcd4rec.evaluation.placing import rivals_of
+from bcd4rec.evaluation.placing import enough_rivals, rivals_of
 from bcd4rec.policies.uniform import Uniform
 from bcd4rec.workflows import judging
 
@@ -467,6 +467,7 @@ def test_rivals_are_drawn_by_how_often_they_are_shown(tmp_path):
     assert every.items.tolist() == np.flatnonzero(shown).tolist()
     assert every.weights.tolist() == shown[shown > 0].tolist()
     assert some.weights.sum() == 30
+    assert [enough_rivals(places) for places in (10, 100_000, 10_000_000)] == [400, 167, 100]
     assert len(some.items) < 30  # those shown often are drawn several times
     assert np.array_equal(some.items, rivals_of(feed, 0, 30).items)
     assert not np.array_equal(some.items, rivals_of(feed, 1, 30).items)

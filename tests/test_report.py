@@ -197,7 +197,8 @@ def test_a_page_is_made_of_data() -> None:
     assert "<h2>T &amp; T</h2>" in text
     assert 'aria-label="says &quot;so&quot;"' in text
     assert "<td>2 <small>[1, 3]</small></td>" in text
-    assert "<code>a &lt; b</code>" in text
+    assert "<b>a</b> <b>&lt;</b> <b>b</b>" in text
+    assert "a < b\n" in Structure(text).text
     assert "5\u00a0%" in text
     assert text.index("</pre>") < text.index("Then this.")
     Structure(text)

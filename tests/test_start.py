@@ -97,6 +97,17 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert "the file has no header".capitalize()[0:20] in page
 
 
+def test_what_users_liked_earlier_may_open_their_sessions(tmp_path: Path) -> None:
+    with mock.patch("bcd4rec.commands._stages.AGENT", "ctr"):
+        told = result("start", EXAMPLES / "shop.jsonl", "--yes", "--earlier", 4, "--out", tmp_path / "out")
+    assert told["dataset"]["counts"]["organic"] > 0
+    assert " --earlier 4 " in told["commands"][1]
+    data = Dataset.load(tmp_path / "out" / "dataset")
+    assert data.manifest["config"]["earlier"] == 4
+    users = data.sessions.group_by("user_id").agg(pl.col("split").replace("validation", "train").n_unique())
+    assert users["split"].max() == 1  # nobody is learned from and judged on
+
+
 def test_clicks_only_are_no_ranking_of_policies(tmp_path: Path) -> None:
     found = result("start", EXAMPLES / "clicks.csv", "--yes", "--out", tmp_path / "out")
     assert found["policy"]["method"] == "stan"

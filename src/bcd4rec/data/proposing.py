@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data.column_hints import MOST_ANSWERS, only_days, own_names, speaks, spread_lists, tells_else
 from bcd4rec.data.column_profiles import (
     MOST,
     ColumnProfile,
@@ -32,13 +33,12 @@ from bcd4rec.data.column_words import (
     name_score,
     tokens,
 )
-from bcd4rec.data.nesting import STAR, numbered, with_lists
+from bcd4rec.data.nesting import STAR
 from bcd4rec.data.proposal import Choice, LogSample, Proposal
 from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
 
 TRIVAGO = {"session_id", "timestamp", "step", "action_type", "reference", "impressions"}
-MOST_ANSWERS = 40  # values of a response column
 ORDER = (  # of the roles in a mapping
     *("session", "user", "time", "step", "slate", "request_category", "position", "item", "items", "category"),
     *("propensity", "response", "clicked", "bought", "history"),
@@ -46,12 +46,11 @@ ORDER = (  # of the roles in a mapping
 UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
 CATEGORY_SEPARATORS = "|;/>"
 WELL_RATED = 0.75  # of the best rating, from which on a thing counts as liked
-SAME_ITEMS = 0.2  # share of the items of the first place that the second place shows, too
 
 
 def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
-    sample = _spread_lists(sample)
+    sample = spread_lists(sample)
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
@@ -66,23 +65,6 @@ def propose(sample: LogSample) -> Proposal:
             "with it, in columns separated by commas, tabs, semicolons or bars."
         )
     return _Proposing(sample, columns).proposal()
-
-
-def _spread_lists(sample: LogSample) -> LogSample:
-    """The sample with lists in place of columns such as item_1, item_2, where these are items that were shown."""
-    groups = numbered(sample.frame.columns)
-    shown = [name for name, own in groups.items() if name_score("item", name) > 0 and _same_ids(sample.frame, own)]
-    if len(shown) != 1:
-        return sample
-    wanted = [name for name, own in groups.items() if len(own) == len(groups[shown[0]])]
-    frame, _ = with_lists(sample.frame.lazy(), sample.frame.columns, wanted)
-    return replace(sample, frame=frame.collect().drop(one for name in wanted for one in groups[name]))
-
-
-def _same_ids(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
-    first, second = (frame[name].cast(pl.String).drop_nulls().unique() for name in columns[:2])
-    several = len(first) > 2 and len(second) > 2
-    return several and float(first.is_in(second.implode()).mean() or 0) > SAME_ITEMS  # type: ignore[arg-type]
 
 
 @dataclass
@@ -147,7 +129,7 @@ class _Proposing:
         """Items, clicks, purchases and a history, where a row is a slate."""
         lists = [one for one in self.columns if one.kind == "list" and not name_score("category", one.name)]
         marked = [one for one in lists if one.mark]
-        shown = marked[0] if marked else self._best("items", lambda one: one in lists and not _tells_else(one))
+        shown = marked[0] if marked else self._best("items", lambda one: one in lists and not tells_else(one))
         shown = shown or next((one for one in lists if STAR in one.name and name_score("item", one.name) > 0), None)
         if shown is None:
             return
@@ -178,9 +160,9 @@ class _Proposing:
         self._user()
 
     def _item(self) -> None:
-        item = self._best("item", lambda one: one.an_id and not _speaks(one)) or self._best("item", is_one_id)
+        item = self._best("item", lambda one: one.an_id and not speaks(one)) or self._best("item", is_one_id)
         if item is None:
-            ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct > 2]
+            ids = [one for one in self._free() if one.an_id and own_names(one) <= 0 and one.distinct > 2]
             ids = [one for one in ids if one.distinct < 0.9 * self.rows and runs(one) > 1.5 * one.distinct]
             item = max(ids, key=lambda one: one.distinct, default=None)
             if item is None:
@@ -218,7 +200,7 @@ class _Proposing:
             )
 
     def _contiguous(self) -> ColumnProfile | None:
-        ids = [one for one in self._free() if one.an_id and _own_names(one) <= 0 and one.distinct >= 5]
+        ids = [one for one in self._free() if one.an_id and own_names(one) <= 0 and one.distinct >= 5]
         ids = [one for one in ids if one.distinct < 0.9 * self.rows]
         if "items" not in self.chosen:
             ids = [one for one in ids if runs(one) <= 1.2 * one.distinct]
@@ -292,7 +274,7 @@ class _Proposing:
         return one.kind in ("flag", "text", "list") and len(found) <= MOST_ANSWERS and 2 * known >= len(found) > 0
 
     def _by_values(self) -> ColumnProfile | None:
-        return next((one for one in self._free() if _speaks(one)), None)
+        return next((one for one in self._free() if speaks(one)), None)
 
     def _rated(self) -> bool:
         """Whether a column of ratings tells what was liked."""
@@ -370,7 +352,7 @@ class _Proposing:
         answers = set(self.options.get("responses", {}).values())
         if "slate" in self.chosen or time is None or session is None or item is None or time is session:
             return
-        if not ("position" in self.chosen or "skip" in answers) or _only_days(time):
+        if not ("position" in self.chosen or "skip" in answers) or only_days(time):
             return
         rows = self._frame(session, time, item)
         groups = rows.group_by("c0", "c1").agg(pl.len(), pl.col("c2").n_unique().alias("own"))
@@ -461,29 +443,3 @@ class _Proposing:
             for value, rule in (responses or {}).items()
         ]
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
-
-
-def _speaks(one: ColumnProfile) -> bool:
-    """Whether all values of a column are words for responses, whatever its name."""
-    if one.kind not in ("flag", "text") or one.distinct > MOST_ANSWERS:
-        return False
-    found = [word(value) for value, _ in counted(one.values)]
-    return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
-
-
-def _only_days(time: ColumnProfile) -> bool:
-    return time.values.dtype == pl.Date or (
-        time.values.dtype == pl.String and bool((time.values.drop_nulls().str.len_chars() <= 10).all())
-    )
-
-
-def _tells_else(one: ColumnProfile) -> bool:
-    """Whether a list stands beside one of items and says something about each, as `shown.clicked` does."""
-    last = one.name.rpartition(".")[2]
-    others = ("response", "position", "category", "propensity", "time", "clicked", "bought")
-    return last != one.name and name_score("item", last) < max(name_score(role, last) for role in others)
-
-
-def _own_names(one: ColumnProfile) -> float:
-    """How well a name says that a column is something else than an id of sessions or items."""
-    return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))

@@ -22,7 +22,7 @@ from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.states import PAD, Doubles, IntArray, States
 from bcd4rec.errors import InputError
-from bcd4rec.evaluation.placing import Rivals, rivals_of
+from bcd4rec.evaluation.placing import Rivals, enough_rivals, rivals_of
 from bcd4rec.evaluation.statistics import LEVEL, Interval, percentile, resampled_sums
 from bcd4rec.policies.scorer import Scorer
 from bcd4rec.seeding import generator
@@ -134,7 +134,7 @@ def logged_cases(
         rows.reward[taken].astype(np.float64),
         position,
         parts,
-        rivals_of(dataset, seed) if unit == "session" else None,
+        rivals_of(dataset, seed, enough_rivals(len(taken))) if unit == "session" else None,
     )
 
 

@@ -15,7 +15,8 @@ from bcd4rec.data.repeats import Unavailable, count_repeats
 from bcd4rec.data.states import Doubles, FloatArray, IntArray, Mask, States
 from bcd4rec.seeding import generator
 
-RIVALS = 400  # draws, where the log shows more items than that
+RIVALS, LEAST = 400, 100  # draws, where the log shows more items than that; fewer where many places are asked for
+SCORES = 1 << 24  # of rivals, that are worth computing for each policy
 GONE: dict[Unavailable, tuple[str, ...]] = {
     "liked": ("positives",),
     "shown": ("positives", "skips"),
@@ -48,6 +49,11 @@ class Rivals:
         equal = np.where(others == own[:, None], weights, 0.0).sum(axis=1)
         total = weights.sum(axis=1)
         return np.where(total > 0, (below + equal / 2) / np.where(total > 0, total, 1.0), 0.5)
+
+
+def enough_rivals(places: int) -> int:
+    """How many to draw for so many places: the more places, the less each has to be exact."""
+    return min(RIVALS, max(LEAST, SCORES // max(places, 1)))
 
 
 def rivals_of(dataset: Dataset, seed: int, most: int = RIVALS) -> Rivals:

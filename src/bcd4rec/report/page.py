@@ -185,6 +185,12 @@ def _statement(one: Statement) -> str:
     return f'<li class="{kind}">{badge}<div><p>{_prose(one.text)}{link}</p>{below}</div></li>\n'
 
 
+def _command(command: str) -> str:
+    """A line that is broken between words only, never behind the hyphens of an option."""
+    words = " ".join(f"<b>{escape(word)}</b>" for word in command.split(" "))
+    return f"<span>{words}\n</span>"
+
+
 def _parts(section: Section, level: int) -> str:
     parts = [_paragraphs(section.prose)]
     if section.figure:
@@ -192,8 +198,7 @@ def _parts(section: Section, level: int) -> str:
     if section.table:
         parts.append(_table(section.table, section.title))
     if section.commands:
-        lines = "".join(f"<span>{escape(command)}\n</span>" for command in section.commands)
-        parts.append(f'<pre tabindex="0"><code>{lines}</code></pre>\n')
+        parts.append(f'<pre tabindex="0"><code>{"".join(map(_command, section.commands))}</code></pre>\n')
     parts.append(_paragraphs(section.notes))
     if section.statements:
         parts.append(f'<ul class="statements">\n{"".join(map(_statement, section.statements))}</ul>\n')

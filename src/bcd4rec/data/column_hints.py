@@ -1,0 +1,58 @@
+"""What a column hints at by its name and its values together, for `data.proposing`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from bcd4rec.data.column_profiles import ColumnProfile
+from bcd4rec.data.column_words import SEEN, answer_of, name_score
+from bcd4rec.data.nesting import numbered, with_lists
+from bcd4rec.data.proposal import LogSample
+from bcd4rec.data.response_rules import counted, word
+
+MOST_ANSWERS = 40  # values of a response column
+SAME_ITEMS = 0.2  # share of the items of the first place that the second place shows, too
+
+
+def spread_lists(sample: LogSample) -> LogSample:
+    """The sample with lists in place of columns such as item_1, item_2, where these are items that were shown."""
+    groups = numbered(sample.frame.columns)
+    shown = [name for name, own in groups.items() if name_score("item", name) > 0 and _same_ids(sample.frame, own)]
+    if len(shown) != 1:
+        return sample
+    wanted = [name for name, own in groups.items() if len(own) == len(groups[shown[0]])]
+    frame, _ = with_lists(sample.frame.lazy(), sample.frame.columns, wanted)
+    return replace(sample, frame=frame.collect().drop(one for name in wanted for one in groups[name]))
+
+
+def _same_ids(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
+    first, second = (frame[name].cast(pl.String).drop_nulls().unique() for name in columns[:2])
+    several = len(first) > 2 and len(second) > 2
+    return several and float(first.is_in(second.implode()).mean() or 0) > SAME_ITEMS  # type: ignore[arg-type]
+
+
+def speaks(one: ColumnProfile) -> bool:
+    """Whether all values of a column are words for responses, whatever its name."""
+    if one.kind not in ("flag", "text") or one.distinct > MOST_ANSWERS:
+        return False
+    found = [word(value) for value, _ in counted(one.values)]
+    return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
+
+
+def only_days(time: ColumnProfile) -> bool:
+    return time.values.dtype == pl.Date or (
+        time.values.dtype == pl.String and bool((time.values.drop_nulls().str.len_chars() <= 10).all())
+    )
+
+
+def tells_else(one: ColumnProfile) -> bool:
+    """Whether a list stands beside one of items and says something about each, as `shown.clicked` does."""
+    last = one.name.rpartition(".")[2]
+    others = ("response", "position", "category", "propensity", "time", "clicked", "bought")
+    return last != one.name and name_score("item", last) < max(name_score(role, last) for role in others)
+
+
+def own_names(one: ColumnProfile) -> float:
+    """How well a name says that a column is something else than an id of sessions or items."""
+    return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
