@@ -262,7 +262,7 @@ class Recorder:
     """Evidence that keeps what it is asked about."""
 
     def __init__(self, evidence: Evidence):
-        self.neighbours, self.items = evidence.neighbours, []
+        self.neighbours, self.items, self.content = evidence.neighbours, [], None
 
     def rows(self, states: States, items: np.ndarray) -> np.ndarray:
         self.items.append(items)

@@ -1,6 +1,7 @@
 """`bcd4rec start` from a file to a page: two of the examples, what is kept, what is refused, what the page says."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_its_commands_give_the_same_data_set(shop: tuple[Path, dict[str, Any]], 
     prepare[prepare.index("--out") + 1] = str(tmp_path / "again")
     assert result(*prepare)["content_hash"] == told["dataset"]["content_hash"]
     assert Dataset.load(out / "dataset").content_hash == told["dataset"]["content_hash"]
+
+
+def test_features_of_items_join(shop: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, told = shop
+    shutil.copytree(out, tmp_path / "copy")
+    features = ("--items", EXAMPLES / "shop-items.jsonl", "--items-id", "sku")
+    with mock.patch("bcd4rec.commands._stages.AGENT", "popular"):
+        found = result("start", EXAMPLES / "shop.jsonl", "--yes", "--out", tmp_path / "copy", *features)
+    assert found["dataset"]["counts"]["items"] == told["dataset"]["counts"]["items"] + 4
+    prepare = shlex.split(found["commands"][1])[1:]
+    prepare[prepare.index("--out") + 1] = str(tmp_path / "again")
+    assert result(*prepare)["content_hash"] == found["dataset"]["content_hash"]
 
 
 def test_what_is_done_is_not_done_again(shop: tuple[Path, dict[str, Any]]) -> None:
