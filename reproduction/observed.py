@@ -6,7 +6,7 @@ this agent what can be learned.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,8 @@ def _transitions(log: pl.DataFrame, environment: InterestEvolution, first: int, 
 
 
 def _joined(parts: list[Batch]) -> Batch:
-    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in Batch.__dataclass_fields__))
+    columns = [one.name for one in fields(Batch) if not one.kw_only]
+    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
 def _learn(
