@@ -28,6 +28,7 @@ from bcd4rec.sim.rollout import Oracle, policy_of, rollout
 from bcd4rec.workflows.online import OnlineConfig
 
 HIDDEN = 64
+COLUMNS = [one.name for one in fields(Batch) if not one.kw_only]
 
 
 class Observed(Encoder):
@@ -129,8 +130,7 @@ def _transitions(log: pl.DataFrame, environment: InterestEvolution, first: int, 
 
 
 def _joined(parts: list[Batch]) -> Batch:
-    columns = [one.name for one in fields(Batch) if not one.kw_only]
-    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
 
 
 def _learn(
@@ -151,5 +151,5 @@ def _learn(
     rng = generator(seed, "observed", "batches", len(seen))
     for step in range(config.updates):
         drawn = rng.integers(len(rows.state), size=config.batch_size)
-        agent.update(Batch(*(getattr(rows, name)[drawn] for name in Batch.__dataclass_fields__)), step)
+        agent.update(Batch(*(getattr(rows, name)[drawn] for name in COLUMNS)), step)
     return network
