@@ -6,7 +6,7 @@ this agent what can be learned.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from bcd4rec.sim.rollout import Oracle, policy_of, rollout
 from bcd4rec.workflows.online import OnlineConfig
 
 HIDDEN = 64
+COLUMNS = [one.name for one in fields(Batch) if not one.kw_only]
 
 
 class Observed(Encoder):
@@ -129,7 +130,7 @@ def _transitions(log: pl.DataFrame, environment: InterestEvolution, first: int, 
 
 
 def _joined(parts: list[Batch]) -> Batch:
-    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in Batch.__dataclass_fields__))
+    return Batch(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
 
 
 def _learn(
@@ -150,5 +151,5 @@ def _learn(
     rng = generator(seed, "observed", "batches", len(seen))
     for step in range(config.updates):
         drawn = rng.integers(len(rows.state), size=config.batch_size)
-        agent.update(Batch(*(getattr(rows, name)[drawn] for name in Batch.__dataclass_fields__)), step)
+        agent.update(Batch(*(getattr(rows, name)[drawn] for name in COLUMNS)), step)
     return network
