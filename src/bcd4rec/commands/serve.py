@@ -170,22 +170,21 @@ def serve(
             *(session_minutes, session_reward, highest, decide, on_decision),
         )
         canary_options.check(ab)
-        place = worker.place if worker is not None else None
         names = Names.read(items) if items is not None else None
-        with progress() if place is None or place.number == 1 else contextlib.nullcontext(no_tick) as tick:
+        with progress() if worker is None or worker.is_first else contextlib.nullcontext(no_tick) as tick:
             loaded = [
                 load_arm(name, folder, part, tick, rule, silence)
                 for name, folder, part in canary_options.arms(policy, ab)
             ]
         arms, versions = Arms(loaded, seed), [arm.version for arm in loaded]
-        if place is None or worker is None:
+        if worker is None:
             bound = bind(host, port)
             listen(bound)
         else:
             worker.check(versions)
-            bound, limits = worker.socket(), replace(limits, rate=rate / place.of)
-            buffer = -(-buffer // place.of)
-            retention_days = retention_days if place.number == 1 else None
+            bound, limits = worker.socket(), replace(limits, rate=rate / workers)
+            buffer = -(-buffer // workers)
+            retention_days = retention_days if worker.is_first else None
         settings = canary_options.settings(loaded, seed) if canary_options.active else None
         store = open_store(database, buffer, retention_days, arms.rewards, claimed=worker is not None)
         live = (
@@ -193,15 +192,15 @@ def serve(
             if settings is None
             else LiveCanary(settings, store, arms.rewards, decide == "act", canary_options.hook)
         )
-        number = None if place is None else place.number
-        service = Service(arms, store, seed, local, new_items, live, shared or place is not None, number)
+        number = None if worker is None else worker.place.number
+        service = Service(arms, store, seed, local, new_items, live, shared or worker is not None, number)
         app, where = make_app(service, keys, admin, limits, names, worker), address(bound)
         first: dict[str, Any] = {
             "address": where,
             "policies": versions,
             "database": without_secrets(database, database),
         }
-        first |= {} if place is None else {"workers": place.of}
+        first |= {} if worker is None else {"workers": workers}
         said = _said(loaded, live, where, open_to_all and not keys, bool(keys), workers)
         told = {"first": first, "said": said, "versions": versions}
         if worker is not None:

@@ -148,7 +148,7 @@ class Supervisor:
 
     async def _start(self, number: int) -> Member:
         ours, theirs = socket.socketpair()
-        place = Place(number, self._workers, self._bound.fileno(), theirs.fileno(), tuple(self._versions))
+        place = Place(number, self._bound.fileno(), theirs.fileno(), tuple(self._versions))
         passed = [self._bound.fileno(), theirs.fileno(), *([] if self._claim is None else [self._claim])]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "bcd4rec.cli", *sys.argv[1:]),

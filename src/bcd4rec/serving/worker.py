@@ -40,8 +40,7 @@ class Place:
     """What a worker is told when it starts, in its environment."""
 
     number: int
-    """From 1 on. The first looks after what is done once for all."""
-    of: int
+    """From 1 on."""
     listening: int
     """Descriptor of the socket that all of them listen on."""
     channel: int
@@ -70,6 +69,11 @@ class Worker:
             return None
         values = json.loads(told)
         return cls(Place(**values | {"versions": tuple(values["versions"])}))
+
+    @property
+    def is_first(self) -> bool:
+        """Then it looks after what is done once for all."""
+        return self.place.number == 1
 
     def socket(self) -> socket.socket:
         return socket.socket(fileno=self.place.listening)
