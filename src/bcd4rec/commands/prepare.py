@@ -10,7 +10,7 @@ from bcd4rec.commands._reading import Format, Map, RawLog, RawPath, ResponseRule
 
 if TYPE_CHECKING:
     from bcd4rec.data.features import ItemFeatures
-    from bcd4rec.runner.mapping import SideBySide
+    from bcd4rec.runner.mapping import Helpers
 
 EPILOG = """Example:  bcd4rec prepare logs.parquet --out dataset/ --rewards skip=0,click=4
 
@@ -136,10 +136,10 @@ def prepare(
     from bcd4rec.console import progress
     from bcd4rec.data import preparing
     from bcd4rec.errors import InputError
-    from bcd4rec.runner.mapping import SideBySide
+    from bcd4rec.runner.mapping import Helpers
 
     raw = RawLog(logs, raw_format, columns, rules, settings, time_unit, string_ids, sort)
-    side_by_side = SideBySide(workers(jobs, ray), ray)
+    side_by_side = Helpers(workers(jobs, ray), ray)
     if append is not None:
         _refuse_with_append(context, out)
         _append(raw, append, keep, features, items_id, side_by_side, force, json)
@@ -219,7 +219,7 @@ def _append(
     keep: Path | None,
     features: Path | None,
     items_id: str | None,
-    side_by_side: "SideBySide",
+    side_by_side: "Helpers",
     force: bool,
     json: bool,
 ) -> None:

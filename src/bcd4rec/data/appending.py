@@ -30,7 +30,7 @@ from bcd4rec.data.transition_file import TransitionFile, row_groups
 from bcd4rec.data.transitions import TransitionConfig
 from bcd4rec.data.warnings import Warned
 from bcd4rec.errors import InputError
-from bcd4rec.runner.mapping import ALONE, SideBySide
+from bcd4rec.runner.mapping import ALONE, Helpers
 
 STATES_AT_ONCE = 1 << 15
 
@@ -167,7 +167,7 @@ def append(
     tick: Tick = no_tick,
     reading: dict[str, Any] | None = None,
     features: ItemFeatures | None = None,
-    side_by_side: SideBySide = ALONE,
+    side_by_side: Helpers = ALONE,
 ) -> dict[str, Any]:
     """Add the sessions of `log` to the data set in `folder`, with its own settings, and return its new manifest.
 

@@ -26,7 +26,7 @@ from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
 from bcd4rec.data.warnings import Warned, unknown_items
 from bcd4rec.errors import InputError
-from bcd4rec.runner.mapping import ALONE, SideBySide
+from bcd4rec.runner.mapping import ALONE, Helpers
 from bcd4rec.seeding import generator
 
 
@@ -51,7 +51,7 @@ def prepare(
     tick: Tick = no_tick,
     reading: dict[str, Any] | None = None,
     features: ItemFeatures | None = None,
-    side_by_side: SideBySide = ALONE,
+    side_by_side: Helpers = ALONE,
 ) -> dict[str, Any]:
     """Write the data set of `log` to the folder `out` and return its manifest.
 
@@ -157,7 +157,7 @@ def _beside(work: ChunkWork) -> Path:
     return work.file.path.with_suffix(".npz")
 
 
-def digested(works: list[ChunkWork], side_by_side: SideBySide) -> Iterator[Digested]:
+def digested(works: list[ChunkWork], side_by_side: Helpers) -> Iterator[Digested]:
     """Of each chunk, in their order."""
     if side_by_side.alone:
         yield from map(Digested.of, works)
@@ -189,7 +189,7 @@ class Draft:
         config: TransitionConfig,
         seed: int,
         tick: Tick,
-        side_by_side: SideBySide,
+        side_by_side: Helpers,
     ) -> None:
         """Append the sessions of a log, chunk after chunk; they stand behind those that are there."""
         rng = generator(seed, "chosen")

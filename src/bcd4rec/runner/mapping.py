@@ -18,7 +18,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class Helpers:
     """How many at once, each with one thread; with an address on Ray, and 0 is then all of its CPUs."""
 
     jobs: int = 1
@@ -64,7 +64,7 @@ class SideBySide:
             yield from _in_order(remote.remote, ray.get, things, min(self.jobs, there) if self.jobs else there)
 
 
-ALONE = SideBySide()
+ALONE = Helpers()
 
 
 def _in_order(
