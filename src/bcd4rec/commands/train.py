@@ -98,16 +98,18 @@ def train(
         from bcd4rec.commands._user import train_user
 
         if resume or tensorboard is not None or seeds is not None or workers is not None or earlier is not None:
-            told = "--resume, --from, --seeds, --workers or --tensorboard"
-            raise InputError(f"train user takes no {told}; it takes a minute.")
+            raise InputError(
+                "train user takes no --resume, --from, --seeds, --workers or --tensorboard; it takes a minute."
+            )
         train_user(dataset, out, given, seed, force, json)
         return
     if seeds is not None:
         from bcd4rec.commands._seeds import train_seeds
 
         if resume or tensorboard is not None or workers is not None or earlier is not None:
-            told = "--from, --workers, --tensorboard or --resume"
-            raise InputError(f"train --seeds takes no {told}: it goes on by itself.")
+            raise InputError(
+                "train --seeds takes no --from, --workers, --tensorboard or --resume: it goes on by itself."
+            )
         numbers = range(seed, seed + seeds)
         train_seeds(method, dataset, out, given, how, numbers, device, jobs, ray, store, force, json)
         return
@@ -180,7 +182,7 @@ def learn(
 
     with watcher:
         begun = watcher.checkpoint if resume else None
-        fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device, earlier)
+        fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device, earlier=earlier)
     with progress() as tick:
         validation, policy = finished(fitted, data, seed, tick)
     with atomic_directory(out, force) as folder:
