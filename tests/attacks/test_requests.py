@@ -171,17 +171,21 @@ def test_nobody_takes_all_connections() -> None:
 
 def test_connections_are_counted_by_client() -> None:
     dropped: list[int] = []
-    doors = Connections(most=4, each=2, unlimited=lambda address: address == "10.0.0.9")
+    doors = Connections(most=5, each=2, unlimited=lambda address: address == "10.0.0.9")
     entered = [
         doors.enter(number, address, partial(dropped.append, number))
-        for number, address in enumerate(["1.1.1.1", "1.1.1.1", "1.1.1.1", "10.0.0.9", "10.0.0.9", "10.0.0.9"])
+        for number, address in enumerate(["1.1.1.1"] * 3 + ["10.0.0.9"] * 3 + ["3.3.3.3"])
     ]
-    assert entered == [True, True, False, True, True, False]  # two of one client, and four in all
+    assert entered == [True, True, False, True, True, True, False]  # two of one client, any of a proxy, five in all
     doors.leave(0)
-    assert doors.enter(6, "1.1.1.1", lambda: None)
+    assert doors.enter(7, "1.1.1.1", lambda: None)
+    assert not doors.enter(8, "3.3.3.3", partial(dropped.append, 8))
+    before = len(doors)
+    doors.leave(8)  # a spare place is given back, too
+    assert len(doors) == before - 1
     for number in range(100, 100 + SPARE):
         assert not doors.enter(number, "2.2.2.2", partial(dropped.append, number))
-    assert dropped == [2, 5]
+    assert dropped == [2, 6]
     assert client_of("2001:db8::1") == client_of("2001:db8::2:3") != client_of("2001:db8:0:1::1")
     assert client_of("::ffff:1.2.3.4") == client_of("1.2.3.4") == "1.2.3.4"
 
@@ -241,4 +245,34 @@ def test_a_refused_body_is_heard_before_the_end() -> None:
         for body in (b"x" * 1001, b"x" * 900_000):
             answer = said_to(port, request("POST", "/", body, content_type="application/json", connection="keep-alive"))
             assert status_of(answer) == 413
+            assert b"connection: close" in answer
             assert orjson.loads(answer.rpartition(b"\r\n\r\n")[2]).keys() == {"error"}
+
+
+def test_probes_do_not_wait_for_a_place_among_requests() -> None:
+    import httpx
+
+    from bcd4rec.serving.metrics import Metrics
+    from bcd4rec.serving.middleware import PROBES, Middleware
+    from bcd4rec.serving.security import Keys, Limits
+    from bcd4rec.serving.storage.records import StoreStatus
+
+    release = asyncio.Event()
+
+    async def slow(body: bytes) -> tuple[int, bytes]:
+        await release.wait()
+        return 200, body
+
+    metrics = Metrics(list, lambda: StoreStatus(True, 0, 0, None, None))
+    door: Any = Middleware(app, {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=1), metrics)
+
+    async def talk() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://localhost") as client:
+            first = asyncio.create_task(client.post("/slow", json={}))
+            while not door._inside:
+                await asyncio.sleep(0)
+            asked = [await client.get(path) for path in ("/other", *PROBES)]
+            release.set()
+            return [one.status_code for one in (*asked, await first)]
+
+    assert asyncio.run(talk()) == [503, 204, 204, 200]

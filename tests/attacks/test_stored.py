@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,9 @@ from bcd4rec.serving.arms import Arms, load_arm
 from bcd4rec.serving.messages import RecommendRequest
 from bcd4rec.serving.service import Service
 from bcd4rec.serving.storage import clock, queries, writer
+from bcd4rec.serving.storage import store as store_module
 from bcd4rec.serving.storage.clock import HOUR_US, Clock
+from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.records import Feedback, Impression
 from bcd4rec.serving.storage.store import open_store
 from bcd4rec.serving.storage.urls import database_of, without_secrets
@@ -227,6 +230,50 @@ def test_a_database_that_hangs_is_not_waited_for(database: PostgresServer, tmp_p
     waiting.result(30)
     wait_for(lambda: store.status().connected)
     store.close()
+
+
+def test_counting_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by who asks for the counts, nor by anybody else."""
+    begun, release = threading.Event(), threading.Event()
+
+    def count(*_: Any) -> list[Any]:
+        begun.set()
+        assert release.wait(30)
+        return []
+
+    monkeypatch.setattr(ArmCounter, "count", count)
+    monkeypatch.setattr(store_module, "COUNT_SECONDS", 0.05)
+    store = open_store(str(tmp_path / "a.db"))
+    asking = threading.Thread(target=store.arms, daemon=True)
+    asking.start()
+    assert begun.wait(30)
+    asking.join(20)
+    assert not asking.is_alive()
+    store.submit([slate(0)]).result(20)
+    assert store.session("s").known
+    release.set()
+    store.close()
+
+
+def test_a_write_that_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, write = threading.Event(), queries.write
+    monkeypatch.setattr(queries, "write", lambda *given: (release.wait(30), write(*given))[1])
+    monkeypatch.setattr(writer, "STALLED_SECONDS", 0.05)
+    store = open_store(str(tmp_path / "a.db"))
+    waiting = store.submit([slate(0)])
+    wait_for(lambda: not store.status().connected)
+    release.set()
+    waiting.result(20)
+    wait_for(lambda: store.status().connected)
+    store.close()
+
+
+def test_a_postgresql_that_does_not_answer_is_found_out_in_seconds() -> None:
+    from psycopg.conninfo import conninfo_to_dict
+
+    for url, seconds in (("postgresql://host/shop", 3), ("postgresql://host/shop?connect_timeout=9", 9)):
+        found = conninfo_to_dict(database_of(url)._conninfo)  # type: ignore[attr-defined]
+        assert (int(found["connect_timeout"]), int(found["tcp_user_timeout"])) == (seconds, 3_000)
 
 
 def test_closing_does_not_wait_for_a_database_that_hangs(database: PostgresServer) -> None:
