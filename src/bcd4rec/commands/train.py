@@ -118,8 +118,8 @@ def train(
         from bcd4rec.runner.tasks import Given
         from bcd4rec.workflows.seeds import SeededPolicy
 
-        if jobs is not None or tensorboard is not None:
-            raise InputError("train --workers takes no --jobs and no --tensorboard; each worker has one thread.")
+        if jobs is not None or tensorboard is not None or earlier is not None:
+            raise InputError("train --workers takes no --jobs, --from or --tensorboard; each worker has one thread.")
         task = SeededPolicy(Given.of("dataset", dataset), method, tuple(given.items()), how, seed, device, workers)
         train_with_workers(task, dataset, out, ray or "local", store, resume, force, json)
         return
