@@ -81,9 +81,10 @@ def finding(results: Results) -> Finding:
             OPPONENTS,
             ONLINE,
             *([FILTER] if any("filter" in column.ends for column in columns) else []),
-            "Rules of the slates on RecSim, the same for everybody: items of a slate that was just skipped are kept "
-            "out once, and items like those above them in a slate lose (λ = 1). On DN and trivago one item is shown "
-            "at a time.",
+            "Slates on RecSim are made as they would be served: every method has the rule that its own log chose. The "
+            "Bayes filter and the online agent have no log to choose by: items of a slate that was just skipped are "
+            "kept out once, and items lose by others of their category in the same slate (λ = 1). On DN and trivago "
+            "one item is shown at a time.",
         ],
         tables=[_overview(columns), *(_table(column) for column in columns)],
         claims=[above_behaviour(columns), _best(columns), _gaps(columns), _others(columns), *order(columns)],

@@ -261,7 +261,7 @@ def test_check_reports_every_kind_of_problem(tmp_path: Path) -> None:
         (["check", "LOG", "--target", "like"], "'like' has no reward"),
         (["check", "LOG", "--colour"], "No such option"),
         (["check"], "Missing argument 'LOGS'; see `bcd4rec check --help`"),
-        (["prepare", "LOG"], "Missing option '--out'"),
+        (["prepare", "LOG"], "prepare needs a place for the data set: --out DIR"),
         (
             ["prepare", "LOG", "--out", "O", "--history", "some"],
             "--history: found 'some', expected 'positives' or 'all'",

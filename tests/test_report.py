@@ -197,7 +197,7 @@ def test_a_page_is_made_of_data() -> None:
     assert "<h2>T &amp; T</h2>" in text
     assert 'aria-label="says &quot;so&quot;"' in text
     assert "<td>2 <small>[1, 3]</small></td>" in text
-    assert "<b>a</b> <b>&lt;</b> <b>b</b>" in text
+    assert "<i>a</i> <i>&lt;</i> <i>b</i>" in text
     assert "a < b\n" in Structure(text).text
     assert "5\u00a0%" in text
     assert text.index("</pre>") < text.index("Then this.")

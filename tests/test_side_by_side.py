@@ -112,7 +112,7 @@ def test_policies_of_several_seeds_are_those_of_each_alone(dataset: Path, tmp_pa
         (["judge", "a", "--log", "b", "--jobs", "2"], "--jobs, --ray and --store are for --calibrate"),
         (["judge", "--calibrate", "--ray", "1.2.3.4:6379"], "--ray ADDRESS needs --store"),
         (["train", "bcq", "d", "--out", "o", "--jobs", "2"], "give --seeds or --workers"),
-        (["train", "user", "d", "--out", "o", "--seeds", "2"], "train user takes no --resume, --seeds"),
+        (["train", "user", "d", "--out", "o", "--seeds", "2"], "train user takes no --resume, --from, --seeds"),
         (["judge", "--calibrate", "--store", "s4://x/y"], "the scheme s4:// is not known"),
     ],
 )

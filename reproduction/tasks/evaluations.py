@@ -1,14 +1,16 @@
 """A policy meets users: what every online figure comes from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import polars as pl
 
 from bcd4rec.artifacts import write_json
 from bcd4rec.evaluation.metrics import category_accuracy, gini, per_session, popularity_curve, rate_name
 from bcd4rec.evaluation.summary import summarise
+from bcd4rec.policies.policy import Policy
 from bcd4rec.policies.slates import SlateRule
 from bcd4rec.runner.store import TaskStore
 from bcd4rec.runner.tasks import Task
@@ -69,6 +71,8 @@ class EvaluationRun(Task):
             return self.world.behaviour(self.users, fresh, store)
         name = self.player if isinstance(self.player, str) else str(store.path(self.player) / "policy")
         policy = contestant("oracle" if name == "filter" else name, environment, None, self.seed)
+        if self.player == "filter" and isinstance(environment, InterestEvolution):
+            policy = spread_by_category(policy, environment)
         return rollout(environment, policy, self.users, fresh, as_candidates(self.candidates))
 
 
@@ -93,9 +97,16 @@ class ObservingEvaluationRun(Task):
         config = OnlineConfig(rounds=self.rounds, users=self.round_users)
         rule = SlateRule(after_skip="exclude", unavailable=environment.unavailable)
         *_, last = learn_observed(environment, config, dict(self.settings), rule, self.seed)
-        policy = policy_of(last.scorer, environment, "online", rule)
+        policy = spread_by_category(policy_of(last.scorer, environment, "online", rule), environment)
         log = rollout(environment, policy, self.users, stream_seed(self.seed, "evaluation"))
         _write(folder, "online", log, environment, self.seed)
+
+
+def spread_by_category(policy: Policy, environment: InterestEvolution) -> Policy:
+    """What knows the users of RecSim but has no log to choose its rule by: a skipped slate is kept out once, and items
+    lose by others of their category in the same slate (λ = 1). Without it the reference would be a lower line."""
+    alike = np.eye(environment.config.categories, dtype=np.float32)[environment.categories]
+    return replace(policy, vectors=alike).with_rule(diversity=1.0, after_skip="exclude")
 
 
 def _write(folder: Path, name: str, log: pl.DataFrame, environment: Environment, seed: int) -> None:

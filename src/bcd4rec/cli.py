@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import sys
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bcd4rec.errors import InputError, printable
@@ -94,7 +95,7 @@ def main() -> None:
 def arguments(given: list[str]) -> list[str]:
     """As given, but `--ray` without an address means a Ray of this machine, for which the parser has no words."""
     found = []
-    for word, following in zip(given, [*given[1:], "-"], strict=True):
+    for word, following in zip_longest(given, given[1:], fillvalue="-"):
         found += [word, "local"] if word == "--ray" and following.startswith("-") else [word]
     return found
 

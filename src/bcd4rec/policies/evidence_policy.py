@@ -198,6 +198,7 @@ class EvidencePolicy:
             "returns": self.returns is not None,
             "beta": None if self.behaviour is None else self.behaviour.beta,
             "risk": self.risk.model_dump(),
+            "learned": sorted(self.learned),
         }
 
     def arrays(self) -> Arrays:
@@ -223,4 +224,7 @@ class EvidencePolicy:
         if settings["beta"] is not None:
             refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (columns,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
-        return cls(model, returns, behaviour, Risk(**settings["risk"]), part("learned."))
+        learned = part("learned.")
+        if sorted(learned) != settings["learned"]:
+            raise ValueError(f"learned weights are {', '.join(sorted(learned))}, expected {settings['learned']}")
+        return cls(model, returns, behaviour, Risk(**settings["risk"]), learned)

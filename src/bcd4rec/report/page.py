@@ -187,7 +187,7 @@ def _statement(one: Statement) -> str:
 
 def _command(command: str) -> str:
     """A line that is broken between words only, never behind the hyphens of an option."""
-    words = " ".join(f"<b>{escape(word)}</b>" for word in command.split(" "))
+    words = " ".join(f"<i>{escape(word)}</i>" for word in command.split(" "))
     return f"<span>{words}\n</span>"
 
 

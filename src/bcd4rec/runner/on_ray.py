@@ -20,13 +20,15 @@ from bcd4rec.runner.tasks import Task
 LOCAL = "local"
 MEMORY = 128 * 2**20  # of Ray's own store of objects, which we hardly use
 SECONDS = 10  # to reach a cluster
+PRIVATE: dict[str, str] = {}  # settings of this process, which Ray reads once: a second run must come with the same
 
 
 @contextlib.contextmanager
 def cluster(address: str, cpus: int | None = None) -> Iterator[Any]:
     """Ray, connected to `address`, or started on this machine with so many workers and ended with the block."""
-    settings = _settings() if address == LOCAL and "ray" not in sys.modules else {}
-    with _environment(settings):  # before it is imported, when it reads them
+    if address == LOCAL and "ray" not in sys.modules:  # later it would no longer read them
+        PRIVATE.update(_settings())
+    with _environment(PRIVATE if address == LOCAL else {}):
         ray = _ray()
         if ray.is_initialized():  # by whoever calls us, and it is theirs to end
             yield ray
