@@ -198,7 +198,7 @@ class EvidencePolicy:
             "returns": self.returns is not None,
             "beta": None if self.behaviour is None else self.behaviour.beta,
             "risk": self.risk.model_dump(),
-            "learned": sorted(self.learned),
+            "learned": _shapes(self.learned),
         }
 
     def arrays(self) -> Arrays:
@@ -225,6 +225,10 @@ class EvidencePolicy:
             refuse_other_shape("behaviour.evidence", arrays["behaviour.evidence"], (columns,), np.float32)
             behaviour = BehaviourWeights(arrays["behaviour.evidence"], settings["beta"])
         learned = part("learned.")
-        if sorted(learned) != settings["learned"]:
-            raise ValueError(f"learned weights are {', '.join(sorted(learned))}, expected {settings['learned']}")
+        if (found := _shapes(learned)) != settings["learned"]:
+            raise ValueError(f"learned weights have shapes {found}, expected {settings['learned']}")
         return cls(model, returns, behaviour, Risk(**settings["risk"]), learned)
+
+
+def _shapes(arrays: Arrays) -> dict[str, list[int]]:
+    return {name: list(array.shape) for name, array in sorted(arrays.items())}
