@@ -222,6 +222,22 @@ def test_there_is_always_a_valid_output(tmp_path: Path) -> None:
     assert (path / "text").read_text() == "199"
 
 
+def test_where_the_system_can_swap_the_name_is_never_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).touch()
+    if not renaming._renameat2(tmp_path / "one", tmp_path / "other", renaming.EXCHANGE):
+        pytest.skip("the file system of the temporary folder cannot swap two names")
+    path = tmp_path / "data"
+    folder_of(path, "dataset", "old")
+
+    def two_renames(*_: Path) -> None:
+        raise AssertionError("for a moment there is no folder of this name")
+
+    monkeypatch.setattr(os, "replace", two_renames)
+    folder_of(path, "dataset", "new", force=True)
+    assert (path / "text").read_text() == "new"
+
+
 def test_a_failed_swap_without_the_system_call_keeps_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(renaming, "_renameat2", lambda *_: False)
     path = tmp_path / "data"
