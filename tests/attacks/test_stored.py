@@ -62,6 +62,11 @@ def test_passwords_are_never_told(url: str, tmp_path: Path, monkeypatch: pytest.
     assert without_secrets("/data/store.sqlite", "/data/store.sqlite") == "/data/store.sqlite"
 
 
+def test_a_password_is_not_told_in_the_form_that_the_database_knows() -> None:
+    told = without_secrets("no user anna with s!cret", "postgresql://anna:s%21cret@127.0.0.1/shop")
+    assert told == "no user anna with ***"
+
+
 def test_a_server_says_where_it_stores_without_the_password(tmp_path: Path) -> None:
     folder = saved(quantile_policy("meanpool", "implicit"), tmp_path / "policy")
     with postgres_server() as database:
