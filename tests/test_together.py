@@ -15,6 +15,7 @@ from bcd4rec.agents.presets import preset
 from bcd4rec.agents.together import Together
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
+from bcd4rec.models import large
 from bcd4rec.training import Report, Trainer
 from test_tuning import dataset  # noqa: F401 (a fixture)
 
@@ -147,3 +148,10 @@ def test_what_cannot_be_shared_says_so(dataset: Path) -> None:  # noqa: F811
         trained(data, AGENTS["crr"].parse({"updates": 2, "batch_size": 8}, "test"), 2)
     with pytest.raises(InputError, match="A batch of 2 has no row for each of 3 workers"):
         trained(data, AGENTS["bcd4rec"].parse({"updates": 2, "batch_size": 2}, "test"), 3)
+
+
+def test_updates_by_rows_are_of_one_worker(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(large, "LARGE", 3)
+    config = AGENTS["bcd4rec"].parse(SETTINGS["the paper's network"], "test")
+    with pytest.raises(InputError, match="updated by rows, which is done by one worker"):
+        trained(Dataset.load(dataset), config, 2)

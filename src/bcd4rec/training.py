@@ -18,6 +18,7 @@ from bcd4rec.agents.together import Together
 from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, write_json
 from bcd4rec.data.dataset import Dataset, Transitions
 from bcd4rec.errors import InputError
+from bcd4rec.models.table_rows import RowAdamW
 from bcd4rec.seeding import generator
 
 SLACK = 1.5  # how far beyond the largest feasible return values may go before training is given up
@@ -93,6 +94,11 @@ class Trainer:
     def _join(self, together: Together) -> None:
         if not isinstance(self.agent, QLearner) or not self.agent.shareable:
             raise InputError(f"{type(self.config).__name__} is trained by one worker; leave --workers out.")
+        if isinstance(self.agent.optimiser, RowAdamW):
+            raise InputError(
+                "Embeddings of so many items are updated by rows, which is done by one worker; leave --workers out, or "
+                "pass --set freeze_embeddings=true."
+            )
         together.agree(self.agent)
         self.agent.together = together
 
