@@ -106,6 +106,9 @@ class Running:
         return self.post("/v1/feedback", {"request_id": request_id, "responses": given})
 
 
+PATIENT = {"BCD4REC_PATIENCE": "60"}  # a server that waits for its database, however busy the machine is
+
+
 @contextlib.contextmanager
 def serving(scratch: Path, *args: object, environment: dict[str, str] | None = None) -> Iterator[Running]:
     """`bcd4rec serve ARGS` on a free port; it must stop cleanly and without a traceback."""

@@ -513,3 +513,20 @@ def test_without_the_checkout_the_reproduction_says_where_it_is(command, tmp_pat
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install -e" in done.stderr
+
+
+def test_an_interruption_that_compiled_code_swallows_comes_again() -> None:
+    script = """
+import ctypes, os, signal, sys, time
+from bcd4rec import cli
+cli._on_signals(cli._interrupt)
+sys.unraisablehook = cli._come_again
+called = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1))
+try:
+    called()  # whatever is raised in it is lost
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", len(cli.INTERRUPTIONS))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("interrupted 2\n", "")

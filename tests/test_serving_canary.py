@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import pytest
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.serving.messages import Experiments
 from databases import postgres_server
-from serving_help import ENVIRONMENT, ITEMS, Running, quantile_policy, saved, serving
+from serving_help import ENVIRONMENT, ITEMS, PATIENT, Running, quantile_policy, saved
+from serving_help import serving as serving_with
 
+serving = partial(serving_with, environment=PATIENT)
 QUICK = ("--share", "0.5", "--session-minutes", "0.02")
 
 

@@ -32,7 +32,7 @@ from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.store import open_store
 from bcd4rec.serving.supervisor import Supervisor
 from databases import PostgresServer, postgres_server
-from serving_help import ENVIRONMENT, ITEMS, Running, quantile_policy, saved, serving, whole
+from serving_help import ENVIRONMENT, ITEMS, PATIENT, Running, quantile_policy, saved, serving, whole
 
 ADMIN = "an-admin-key-for-tests"
 KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
@@ -168,7 +168,8 @@ def test_four_workers_are_like_one(
     kind: str, folder: Path, alone: tuple[Visits, list[Any]], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     database = str(tmp_path / "store.sqlite") if kind == "sqlite" else request.getfixturevalue("postgres").url
-    with serving(tmp_path, folder, "--workers", 4, "--rate", 0, "--database", database) as server:
+    given = ("--workers", 4, "--rate", 0, "--database", database)
+    with serving(tmp_path, folder, *given, environment=PATIENT) as server:
         assert server.first["workers"] == 4
         assert len(workers_of(server)) == 4
         players = Players(server)

@@ -7,6 +7,7 @@ import os
 import pkgutil
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -67,6 +68,7 @@ def main() -> None:
     try:
         app = build(only)
         _on_signals(_interrupt)
+        sys.unraisablehook = _come_again
         code = app(arguments(sys.argv[1:]), prog_name="bcd4rec", standalone_mode=False)
         if code == TYPER_INTERRUPTED:
             raise KeyboardInterrupt
@@ -117,6 +119,16 @@ def _leave(*_: Any) -> NoReturn:
 def _interrupt(number: int, *_: Any) -> None:
     INTERRUPTIONS.append(number)
     raise KeyboardInterrupt
+
+
+def _come_again(lost: "sys.UnraisableHookArgs") -> None:
+    """An interruption amid a callback of compiled code (numba's compiler has some) is lost there, so it comes again."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    later = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+    later.daemon = True
+    later.start()
 
 
 def _fail(sentence: str) -> int:
