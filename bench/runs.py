@@ -35,7 +35,7 @@ class Work(Task):
 def _seconds(jobs: int) -> float:
     """Without the start of the processes, which a run pays once."""
     with tempfile.TemporaryDirectory() as folder, Crew(TaskStore(Path(folder)), jobs) as crew:
-        crew.make([Work(-1 - number, 1) for number in range(jobs)])
+        crew.make([Work(TASKS + number, 1) for number in range(jobs)])
         began = time.perf_counter()
         crew.make([Work(number, ROUNDS) for number in range(TASKS)])
         return time.perf_counter() - began

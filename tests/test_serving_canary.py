@@ -282,8 +282,7 @@ def test_empty_slates_end_it_at_once_and_a_webhook_hears_of_it(folders: Any, tmp
     try:
         with serving(tmp_path, folders[0], "--canary", strange, "--share", "0.5", "--on-decision", hook) as server:
             arms = [server.recommend(candidates=[1, 2, 3, 100], exclude=[100], k=2)["arm"] for _ in range(40)]
-            assert arms.count("new") == 5
-            assert set(arms[-20:]) == {"old"}
+            assert arms.count("new") == 5  # where among the forty they came is the draw of the sessions' ids
             found = until(server, lambda one: one["decision"] is not None)
             assert (found["decision"], found["reason"]) == ("roll back", "guard")
             assert "5 of the last 5 slates were empty in the new arm" in found["sentence"]
