@@ -1,7 +1,9 @@
 """Training by several workers: updates a second of the paper's recurrent network with one worker and with two.
 
 Beside the time on the clock stands the processor time of a worker, which a busy machine does not stretch: one worker's
-by two workers' is the gain that two idle cores can give at most.
+by two workers' is the gain that two idle cores can give at most. What follows for sixteen workers is a projection: a
+worker's own time is a fixed part and a part for each row, read off the two batches with one worker; the exchange of two
+workers grows by the bytes that a ring sends (at best) or by its messages (at worst).
 """
 
 import os
@@ -16,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 SESSIONS, ITEMS, STEPS = 3000, 2000, 8
-UPDATES = {512: int(os.environ.get("BENCH_UPDATES", 16)), 4096: int(os.environ.get("BENCH_UPDATES", 16)) // 4}
+UPDATES = {512: int(os.environ.get("BENCH_UPDATES", 160)), 4096: int(os.environ.get("BENCH_UPDATES", 160)) // 4}
 PAPER = {"pretraining": "none", "behaviour_epochs": 1, "target_every": 1000, "beta": 0.0}
 
 
@@ -96,16 +98,29 @@ def _alone(rank: int, size: int, folder: str, batch: int, answers: Any) -> None:
     answers.put(_measure(batch))
 
 
+def _projected(workers: int, batch: int, alone: dict[int, float], exchange: float) -> tuple[float, float]:
+    """Updates a second, at worst and at best; all of the workers have a core of their own."""
+    small, large = sorted(alone)
+    row = (alone[large] - alone[small]) / (large - small)
+    own = max(alone[small] - row * small, 0.0) + row * batch / workers
+    volume, messages = 2 * (workers - 1) / workers, workers - 1.0  # both are 1 for two workers
+    return 1 / (own + exchange * messages), 1 / (own + exchange * volume)
+
+
 def run() -> dict[str, float]:
     ratios = {}
     table = Table(title=f"the paper's network; load of the machine {os.getloadavg()[0]:.1f}", title_justify="left")
     for name in ("batch", "workers", "updates/s", "processor ms an update", "waiting, %", "gradients, MB"):
         table.add_column(name, justify="right")
-    for batch in UPDATES:
-        found = {size: _workers(size, batch) for size in (1, 2)}
+    measured = {batch: {size: _workers(size, batch) for size in (1, 2)} for batch in UPDATES}
+    alone = {batch: 1 / found[1]["updates"] for batch, found in measured.items()}
+    exchange = min(found[2]["waiting"] / found[2]["updates"] for found in measured.values())  # the rest is waiting
+    for batch, found in measured.items():
         for size, one in found.items():
             numbers = f"{one['updates']:.2f}", f"{one['processor']:.0f}", f"{100 * one['waiting']:.0f}"
             table.add_row(f"{batch:,}", str(size), *numbers, f"{one['megabytes']:.2f}")
+        worst, best = _projected(16, batch, alone, exchange)
+        table.add_row(f"{batch:,}", "16, projected", f"{worst:.0f} to {best:.0f}", "", "", "")
         ratios[f"data_parallel.batch_{batch}_updates_two_over_one"] = found[2]["updates"] / found[1]["updates"]
         ratios[f"data_parallel.batch_{batch}_processor_one_over_two"] = found[1]["processor"] / found[2]["processor"]
     Console().print(table)

@@ -1,7 +1,7 @@
 """Preparing a log: rows per second and peak memory in streaming, beside the straightforward pandas version.
 
-`python -m bench.preparing --rows 100000000` prepares a tenth of so many rows and all of them, so that one sees what
-grows. It needs 30 GB of disk for 100 million rows, in TMPDIR.
+`python -m bench.preparing --rows 100000000 [--jobs 2]` prepares a tenth of so many rows and all of them, so that one
+sees what grows. It needs 30 GB of disk for 100 million rows, in TMPDIR.
 """
 
 import argparse
@@ -28,11 +28,15 @@ from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import DIGINETICA
 from bcd4rec.data.schema import Log
 from bcd4rec.data.transitions import TransitionConfig
+from bcd4rec.runner.mapping import Helpers
+jobs = int(sys.argv[4])
 how = PrepareConfig(transitions=TransitionConfig.parse({"history": sys.argv[3]}, "history"))
 began = time.perf_counter()
-config = prepare(Log(Path(sys.argv[1])), DIGINETICA, how, Path(sys.argv[2]), force=True)["config"]
+log, out, helpers = Log(Path(sys.argv[1])), Path(sys.argv[2]), Helpers(jobs)
+config = prepare(log, DIGINETICA, how, out, force=True, side_by_side=helpers)["config"]
 seconds = time.perf_counter() - began
-gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+ours, largest = (resource.getrusage(of).ru_maxrss / 2**20 for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+gib = ours + (jobs * largest if jobs > 1 else 0)  # at most: as if all had their largest at once
 print(json.dumps({"seconds": seconds, "gib": gib, "length": config["length"], "skips": config["skips"]}))
 """
 
@@ -100,7 +104,7 @@ def run() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.parquet"
         write_log(log, ROWS)
-        ours = _run(OURS, str(log), f"{folder}/dataset", "all")
+        ours = _run(OURS, str(log), f"{folder}/dataset", "all", "1")
         few = max(ROWS // 10, SESSION_ROWS)
         sizes = (f"{ours[name]:.0f}" for name in ("length", "skips"))
         pandas = _run(PANDAS, str(log), f"{folder}/pandas.parquet", str(few), *sizes)
@@ -120,14 +124,20 @@ def _show(found: list[tuple[str, int, dict[str, float]]]) -> None:
     Console().print(table)
 
 
-def grow(rows: int, history: str) -> dict[str, float]:
+def grow(rows: int, history: str, jobs: int) -> dict[str, float]:
     """What becomes of speed and memory when there are ten times as many rows."""
     found = []
     for count in (rows // 10, rows):
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "log.parquet"
             write_log(log, count)
-            found.append((f"history {history}", count, _run(OURS, str(log), f"{folder}/dataset", history)))
+            found.append(
+                (
+                    f"history {history}, jobs {jobs}",
+                    count,
+                    _run(OURS, str(log), f"{folder}/dataset", history, str(jobs)),
+                )
+            )
         _show(found[-1:])
     _show(found)
     (_, few, small), (_, many, large) = found
@@ -143,5 +153,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--history", choices=["all", "positives"], default="all")
+    parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    print(json.dumps({name: round(value, 3) for name, value in grow(given.rows, given.history).items()}))
+    print(json.dumps({name: round(value, 3) for name, value in grow(given.rows, given.history, given.jobs).items()}))
