@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -360,6 +361,20 @@ def held(store: Store) -> threading.Lock:
 def _locked(lock: threading.Lock, commit: Any, group: Any) -> None:
     with lock:
         commit(group)
+
+
+@pytest.mark.parametrize(("awaited", "seconds"), [(False, 0.0005), (True, 0.0001)])
+def test_groups_wait_less_where_answers_wait_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaited: bool, seconds: float
+) -> None:
+    """In proportion to the group before, and never long."""
+    waits: list[float] = []
+    monkeypatch.setattr(writer, "time", SimpleNamespace(**vars(time) | {"sleep": waits.append}))
+    store = open_store(str(tmp_path / "a.db"), awaited=awaited)
+    for first, count in [(0, 7), (10, 3), (20, 60), (90, 1)]:
+        store.submit([slate(number) for number in range(first, first + count)]).result(60)
+    store.close()
+    assert waits == pytest.approx([0.0, 7 * seconds, 3 * seconds, min(60 * seconds, 0.005)])
 
 
 def test_the_buffer_has_a_bound(tmp_path: Path) -> None:

@@ -186,14 +186,15 @@ def serve(
             buffer = -(-buffer // workers)
             retention_days = retention_days if worker.is_first else None
         settings = canary_options.settings(loaded, seed) if canary_options.active else None
-        store = open_store(database, buffer, retention_days, arms.rewards, claimed=worker is not None)
+        several = shared or worker is not None
+        store = open_store(database, buffer, retention_days, arms.rewards, worker is not None, awaited=several)
         live = (
             None
             if settings is None
             else LiveCanary(settings, store, arms.rewards, decide == "act", canary_options.hook)
         )
         number = None if worker is None else worker.place.number
-        service = Service(arms, store, seed, local, new_items, live, shared or worker is not None, number)
+        service = Service(arms, store, seed, local, new_items, live, several, number)
         app, where = make_app(service, keys, admin, limits, names, worker), address(bound)
         first: dict[str, Any] = {
             "address": where,

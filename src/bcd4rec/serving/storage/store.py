@@ -39,10 +39,12 @@ def open_store(
     retention_days: float | None = None,
     rewards: Mapping[str, float] = DIGINETICA.rewards,
     claimed: bool = False,
+    awaited: bool = False,
 ) -> "Store":
     """Open a database, or begin one. `rewards` say which of several responses to one item is the strongest.
 
     `claimed`: who started this process keeps others away from the database, and shares it among several processes.
+    `awaited`: answers wait for their commits.
     """
     if buffer < 1:
         raise InputError(f"--buffer: found {buffer}, expected a number of records above 0.")
@@ -50,7 +52,7 @@ def open_store(
         raise InputError(f"--retention-days: found {retention_days}, expected a number of days above 0.")
     database = database_of(url)
     try:
-        return Store(database, buffer, retention_days, rewards, claimed)
+        return Store(database, buffer, retention_days, rewards, claimed, awaited)
     except Exception as error:
         if not database.away(error):
             raise
@@ -80,13 +82,14 @@ class Store:
         retention_days: float | None,
         rewards: Mapping[str, float],
         claimed: bool = False,
+        awaited: bool = False,
     ):
         self._database, self.rewards = database, rewards
         self._claim = None if claimed else database.claim()
         if claimed:
             database.take_turns()
         try:
-            self._open(database, buffer, retention_days)
+            self._open(database, buffer, retention_days, awaited)
         except BaseException:
             self._release()
             raise
@@ -96,7 +99,7 @@ class Store:
         if claim is not None:
             os.close(claim)
 
-    def _open(self, database: Database, buffer: int, retention_days: float | None) -> None:
+    def _open(self, database: Database, buffer: int, retention_days: float | None, awaited: bool) -> None:
         self._recent = Recent()
         self._reads, self._counts = (ThreadPoolExecutor(1, f"bcd4rec {name}") for name in ("reads", "counts"))
         self._reading, self._changed = threading.Lock(), threading.Lock()
@@ -105,7 +108,8 @@ class Store:
         self._counter: Connection | None = None
         self._arm_counter, self._arms = ArmCounter(), list[ArmCounts]()
         self._arms_due = 0.0
-        self._writer = Writer(database, self._recent, buffer, retention_days, self._refresh_reader, self._drop_reader)
+        refresh, lost = self._refresh_reader, self._drop_reader
+        self._writer = Writer(database, self._recent, buffer, retention_days, refresh, lost, awaited)
         self._refresh_reader()
 
     def now_us(self) -> int:
