@@ -104,7 +104,8 @@ def test_results_are_made_once_whatever_the_number_of_jobs(tmp_path, jobs):
     told = []
     assert run(wanted, store, jobs, told.append) == {}
     assert [total_of(task, store) for task in wanted] == [3, 14]
-    assert [step.done for step in told] == [1, 2, 3, 4, 5, 6]
+    assert [step.done for step in told] == [0, 1, 2, 3, 4, 5, 6]
+    assert (told[0].left, told[0].share) == (None, 0.0)
     assert told[-1].share == pytest.approx(1.0)
     assert told[-1].left == 0.0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("number.txt")}

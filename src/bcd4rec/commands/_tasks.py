@@ -46,8 +46,11 @@ def bar() -> "Iterator[Tell]":
     task = shown.add_task("", total=1.0, count="", left="")
 
     def tell(step: Step) -> None:
-        left = f"about {step.left / 60:.0f} min left"
+        left = f"about {step.left / 60:.0f} min left" if step.left is not None else ""
         shown.update(task, completed=step.share, count=f"{step.done} of {step.total}", left=left)
+        if not step.done:
+            shown.console.print(printable(f"{step.total} tasks, beginning with {step.label}"))
+            return
         failed = f" FAILED: {step.failure}" if step.failure is not None else ""
         line = f"{step.done:4d}/{step.total}  {step.seconds:6.1f} s  {step.label}; {left}{failed}"
         shown.console.print(printable(line))

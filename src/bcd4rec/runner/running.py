@@ -21,14 +21,14 @@ THREADS = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "NUMBA_NUM_THR
 
 @dataclass(frozen=True)
 class Step:
-    """Where a run stands after a task."""
+    """Where a run stands after a task, or with none done before its first one."""
 
     label: str
     seconds: float
     done: int
     total: int
     share: float  # of the work, by rough cost
-    left: float  # seconds, estimated
+    left: float | None  # seconds, estimated from what is done
     failure: str | None = None
 
 
@@ -153,6 +153,8 @@ class Book:
         self.jobs = 1
         self._total, self._work, self._tell = len(todo.waiting), todo.work, tell
         self._done, self._worked, self._seconds = 0, 0.0, 0.0
+        if todo.waiting:
+            tell(Step(todo.waiting[0].label, 0.0, 0, self._total, 0.0, None))
 
     def next(self) -> Task | None:
         """The next task whose needs are all there, in the order of the plan; it is then no longer waiting."""

@@ -33,7 +33,7 @@ class CaseTruths(Task):
 
     case: str
     settings: Settings
-    cost: ClassVar[float] = 20.0
+    cost: ClassVar[float] = 60.0
 
     @property
     def label(self) -> str:
@@ -51,7 +51,7 @@ class JudgedCaseLog(Task):
     case: str
     settings: Settings
     number: int
-    cost: ClassVar[float] = 3.0
+    cost: ClassVar[float] = 15.0
 
     @property
     def label(self) -> str:
