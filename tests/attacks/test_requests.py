@@ -45,13 +45,15 @@ async def talkative(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.contextmanager
-def running(seconds: float, connections: Connections | None = None, app: Any = app) -> Iterator[int]:
-    """A server in this process; its port."""
+def running(
+    seconds: float, connections: Connections | None = None, app: Any = app, host: str = "127.0.0.1", **more: Any
+) -> Iterator[int]:
+    """A server in this process, with `more` of uvicorn's settings; its port."""
     doors = Connections(100, 100) if connections is None else connections
     http: Any = partial(BoundedProtocol, connections=doors, seconds=seconds)
-    bound = bind("127.0.0.1", 0)
+    bound = bind(host, 0)
     listen(bound)
-    server = uvicorn.Server(uvicorn.Config(app, http=http, lifespan="off", log_level="critical"))
+    server = uvicorn.Server(uvicorn.Config(app, http=http, lifespan="off", log_level="error", log_config=None, **more))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     try:

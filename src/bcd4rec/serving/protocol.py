@@ -22,6 +22,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._complete = self._completed = False  # the last request; one within the bytes that came last
         self._deadline: asyncio.TimerHandle | None = None  # of the request that is arriving
         self._stalled: asyncio.TimerHandle | None = None  # of an answer that nobody reads
+        self._answered: Any = None  # the request that the application has; `cycle` is the newest, which may wait
 
     # ---- connections
 
@@ -34,6 +35,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._doors.leave(self)
         self._met_deadline()
         self.resume_writing()
+        self._listen_no_more()
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -41,6 +43,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
             self.loop.call_later(self._seconds, self.transport.abort)
@@ -78,11 +82,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _too_late(self) -> None:
-        answering = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-        if answering or self.pipeline:
-            self.transport.abort()
-        else:
-            self._refuse(408, "The request did not arrive in time.")
+        self._refuse(408, "The request did not arrive in time.")
 
     # ---- what the parser finds
 
@@ -99,6 +99,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(431, "The head of the request is too long.")
         elif not self._refused:
             super().on_headers_complete()
+            if not self.pipeline:
+                self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
@@ -122,12 +124,23 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        self.pipeline.clear()
+        unfinished = self._listen_no_more()
+        if unfinished and (self._answered.response_started or self.pipeline):
+            self.transport.abort()  # it would be taken for a part of another answer
+            return
         body = f'{{"error":"{sentence}"}}'.encode()
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _listen_no_more(self) -> bool:
+        """Whatever the application still says is for nobody; whether it had not said all.
+
+        uvicorn tells it to the newest request only, and then writing an answer to an earlier one fails.
+        """
+        if self._answered is None or self._answered.response_complete:
+            return False
+        self._answered.disconnected = True
+        self._answered.message_event.set()
+        return True
