@@ -74,7 +74,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 30) -> Any:
+    def wait(self, script: str, seconds: float = 120) -> Any:
         """Until the script says something true."""
         patience = time.monotonic() + seconds
         while not (found := self.run(script)):

@@ -47,16 +47,16 @@ class PostgresServer:
     def start(self) -> None:
         options = f"-k {self._folder} -c listen_addresses= -c fsync=off -c max_connections=20 -c shared_buffers=16MB"
         log = self._folder / "log"
-        self._run("pg_ctl", "-D", self._folder / "data", "-l", log, "-w", "-o", options, "start")
+        self._run("pg_ctl", "-D", self._folder / "data", "-l", log, "-w", "-t", "240", "-o", options, "start")
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", self._folder / "data", "-m", "immediate", "-w", "stop")
+        self._run("pg_ctl", "-D", self._folder / "data", "-m", "immediate", "-w", "-t", "240", "stop")
 
     def _run(self, program: str, *args: object) -> None:
         identity = {"user": self._owner, "extra_groups": []} if self._owner is not None else {}
         command = [str(self._programs / program), *map(str, args)]
         # Not pipes: the server would inherit them, and reading them would wait for its end.
-        subprocess.run(command, check=True, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=60, **identity)  # type: ignore[call-overload]
+        subprocess.run(command, check=True, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=300, **identity)  # type: ignore[call-overload]
 
 
 @contextlib.contextmanager

@@ -82,7 +82,7 @@ class Running:
     def __init__(self, process: "subprocess.Popen[str]", first: dict[str, Any], said: Path):
         self.process, self.first, self._said = process, first, said
         self.address = str(first["address"])
-        self.client = httpx.Client(base_url=self.address, timeout=30)
+        self.client = httpx.Client(base_url=self.address, timeout=120)
 
     @property
     def said(self) -> str:
@@ -132,7 +132,7 @@ def serving(scratch: Path, *args: object, environment: dict[str, str] | None = N
         yield running
         running.client.close()
         process.terminate()
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=120)
         assert code == 0, (code, said.read_text())
         assert "Traceback" not in said.read_text(), said.read_text()
     finally:

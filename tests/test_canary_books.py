@@ -343,7 +343,7 @@ def test_a_database_that_was_begun_anew_gets_what_is_known(tmp_path: Path) -> No
 
 def test_a_database_that_comes_back_is_counted_again() -> None:
     def until(done: Callable[[], bool]) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not done():
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -363,7 +363,7 @@ def test_a_database_that_comes_back_is_counted_again() -> None:
                 arm = ("v2", "new") if new else ("v1", "old")
                 until(lambda: store.status().connected)
                 now = store.now_us()
-                store.submit([Impression(name, name, 0, *arm, now, ("i",), (None,), (0.0,))]).result(30)
+                store.submit([Impression(name, name, 0, *arm, now, ("i",), (None,), (0.0,))]).result(60)
                 until(lambda: live.state.canary.sequence.sessions == 1 + (name == "after"))  # noqa: B023
         finally:
             live.close()

@@ -55,7 +55,7 @@ def test_simulated_users_decide(folders: dict[str, Path], tmp_path: Path, old: s
             visit(server, wave)
             if canary()["decision"] is not None:
                 break
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while (found := canary())["decision"] is None and time.monotonic() < end:
             time.sleep(0.1)
         assert found["decision"] == decision, found

@@ -14,7 +14,7 @@ SCREENSHOTS = os.environ.get("STUDIO_SCREENSHOTS")  # a folder to look at them
 
 def test_the_decision_in_words_and_the_sequence(tmp_path: Path) -> None:
     old, new = (saved(quantile_policy("meanpool", "expected", seed=seed), tmp_path / f"p{seed}") for seed in (5, 6))
-    options = ("--share", "0.5", "--session-minutes", "0.01", "--rate", "0")
+    options = ("--share", "0.5", "--session-minutes", "0.05", "--rate", "0")
     with serving(tmp_path, old, "--canary", new, *options) as server, browser(tmp_path / "profile") as page:
         for number in range(90):
             shown = server.recommend(session_id=f"s{number}", k=2)

@@ -46,7 +46,7 @@ def run(
         text=True,
         cwd=cwd,
         preexec_fn=preexec,
-        timeout=120,
+        timeout=300,
         env=ENVIRONMENT,
     )
 
@@ -416,7 +416,7 @@ from pathlib import Path
 from bcd4rec.data import preparing
 def hold(*args):
     Path("here").touch()
-    time.sleep(60)
+    time.sleep(600)
 preparing.chunk_transitions = hold
 """
 
@@ -427,7 +427,7 @@ import polars as pl
 def hold(frame, path, **options):
     Path(path).write_bytes(b"half of the log")
     Path("here").touch()
-    time.sleep(60)
+    time.sleep(600)
 pl.DataFrame.write_parquet = hold
 """
 
@@ -459,12 +459,12 @@ def test_interruptions(
         env=ENVIRONMENT,
     )
     try:
-        patience = time.monotonic() + 60
+        patience = time.monotonic() + 240
         while not (work / "here").exists() and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.02)
         assert len(list(out.iterdir())) == 1 + replaced  # the unfinished output beside its place
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=240)
     finally:
         process.kill()
     assert sentence(process.returncode, stdout, stderr) == "Interrupted; no output was left half-written."
@@ -495,7 +495,7 @@ def test_a_reader_that_goes_away(log: Path, options: list[str], unbuffered: str)
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=240) == 0
     process.stderr.close()
 
 
@@ -524,9 +524,9 @@ sys.unraisablehook = cli._come_again
 called = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(1))
 try:
     called()  # whatever is raised in it is lost
-    time.sleep(60)
+    time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", len(cli.INTERRUPTIONS))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("interrupted 2\n", "")

@@ -23,6 +23,7 @@ def _no_warnings():  # type: ignore[no-untyped-def]
     """gymnasium reports most of what it dislikes as warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what another test left, whenever it is collected
         yield
 
 

@@ -128,7 +128,7 @@ def test_a_run_joins_a_cluster_and_leaves_it_running(ray, tmp_path):
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert run([Number(4)], TaskStore(tmp_path), 2, ray="local") == {}  # it is still there

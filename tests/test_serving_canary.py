@@ -28,7 +28,7 @@ QUICK = ("--share", "0.5", "--session-minutes", "0.02")
 
 def command(*args: object) -> "subprocess.CompletedProcess[str]":
     given = [sys.executable, "-m", "bcd4rec.cli", *map(str, args)]
-    return subprocess.run(given, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(given, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=300)
 
 
 class Killed(Exception):  # noqa: N818
@@ -65,7 +65,7 @@ def canary(server: Running) -> dict[str, Any]:
     return found
 
 
-def until(server: Running, done: Callable[[dict[str, Any]], bool], seconds: float = 30) -> dict[str, Any]:
+def until(server: Running, done: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
     end = time.monotonic() + seconds
     while not done(found := canary(server)):
         assert time.monotonic() < end, found
@@ -163,17 +163,18 @@ def test_two_servers_of_one_database_decide_once(folders: Any, tmp_path: Path) -
         for folder in scratch:
             folder.mkdir()
         with serving(scratch[0], *given) as one, serving(scratch[1], *given) as two:
-            arms: dict[str, set[str]] = {}
-            for number in range(60):
-                name = f"s{number}"
-                for server in (one, two):  # the same session, wherever it comes
-                    arms.setdefault(name, set()).add(session(server, name, lambda arm: arm == "old"))
-            assert all(len(found) == 1 for found in arms.values())
+            compared = 0
+            for number in range(60):  # the same session, wherever it comes
+                arms = {session(server, f"s{number}", lambda arm: arm == "old") for server in (one, two)}
+                if all(canary(server)["decision"] is None for server in (one, two)):  # which moves sessions
+                    assert len(arms) == 1
+                    compared += 1
+            assert compared > 0  # the decision needs some sessions
             found = [until(server, lambda one: one["decision"] is not None) for server in (one, two)]
             assert found[0] == found[1]
             assert found[0]["decision"] == "roll back"
             assert session(two, "s0", lambda arm: False) == session(one, "later", lambda arm: False) == "old"
-            until(one, lambda _: heard.exists())
+            until(one, lambda _: heard.exists() and heard.read_text().endswith("\n"))
         assert len(heard.read_text().splitlines()) == 1
 
 
@@ -281,8 +282,10 @@ def test_empty_slates_end_it_at_once_and_a_webhook_hears_of_it(folders: Any, tmp
     hook = f"http://127.0.0.1:{listener.server_port}/heard"
     try:
         with serving(tmp_path, folders[0], "--canary", strange, "--share", "0.5", "--on-decision", hook) as server:
-            arms = [server.recommend(candidates=[1, 2, 3, 100], exclude=[100], k=2)["arm"] for _ in range(40)]
-            assert arms.count("new") == 5  # where among the forty they came is the draw of the sessions' ids
+            arms = [server.recommend(candidates=[1, 2, 3, 100], exclude=[100], k=2)["arm"] for _ in range(80)]
+            assert (
+                arms.count("new") == 5
+            )  # fewer by a chance of 1e-18; where among them they came is the draw of the sessions' ids
             found = until(server, lambda one: one["decision"] is not None)
             assert (found["decision"], found["reason"]) == ("roll back", "guard")
             assert "5 of the last 5 slates were empty in the new arm" in found["sentence"]

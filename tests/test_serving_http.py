@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from bcd4rec.policies import bundle
 from bcd4rec.serving.loading import load
 from bcd4rec.serving.storage.store import open_store
-from serving_help import ITEMS, Running, quantile_policy, saved, serving, states_of, whole
+from serving_help import ITEMS, PATIENT, Running, quantile_policy, saved, serving, states_of, whole
 
 ADMIN = "an-admin-key-for-tests"
 KEYED = {"BCD4REC_ADMIN_KEYS": ADMIN}
@@ -32,8 +33,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("server"), folder, environment=KEYED) as running:
+    with serving(tmp_path_factory.mktemp("server"), folder, environment=KEYED | PATIENT) as running:
         yield running
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
 
 
 def items(answer: dict[str, Any]) -> list[int]:
@@ -166,7 +174,9 @@ def test_feedback_twice_late_and_before_its_time(server: Running) -> None:
 
 
 def test_what_was_shown_is_stored(folder: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, folder, "--explore", "softmax", "--temperature", "0.5", "--seed", 3) as server:
+    with serving(
+        tmp_path, folder, "--explore", "softmax", "--temperature", "0.5", "--seed", 3, environment=PATIENT
+    ) as server:
         shown = [server.recommend(session_id="dora", k=3) for _ in range(2)]
         told = server.recommend(session=[4, {"item": 6, "response": "skip"}], k=2)
         greedy = server.recommend(session_id="dora", k=3, explore=False)
@@ -208,7 +218,7 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
         stop = threading.Event()
 
         def ask(number: int) -> None:
-            with httpx.Client(base_url=server.address, timeout=30) as client:
+            with httpx.Client(base_url=server.address, timeout=120) as client:
                 while not stop.is_set():
                     answers.append(client.post("/v1/recommend", json={"session_id": f"s{number}", "k": 2}))
 
@@ -216,11 +226,15 @@ def test_a_session_stays_in_its_arm_and_reloading_drops_no_request(tmp_path: Pat
         for thread in threads:
             thread.start()
         for seed in (7, 8):
+            enough = len(answers) + 8  # some before each reload, and some after the last
+            until(lambda: len(answers) >= enough)  # noqa: B023
             bundle.save(whole(quantile_policy("meanpool", "implicit", seed=seed)), first, force=True)
             done = server.post("/v1/policy/reload", {"arm": "a"}, x_api_key=ADMIN)
             assert done.status_code == 200, done.text
             versions["a"] = load(first).version
             assert [one["version"] for one in done.json()["policies"]] == [versions["a"], versions["b"]]
+        enough = len(answers) + 8
+        until(lambda: len(answers) >= enough)
         stop.set()
         for thread in threads:
             thread.join()
@@ -268,10 +282,12 @@ def test_keys(folder: Path, tmp_path: Path) -> None:
         headers = {"x-api-key": "first-key-of-the-tests", "content-type": "application/json"}
         chunked = server.client.post("/v1/recommend", content=pieces(), headers=headers)
         assert chunked.status_code == 413
-        asked = [server.client.get("/v1/policy", headers={"x-api-key": "second-key-of-the-tests"}) for _ in range(80)]
-        refused = [answer for answer in asked if answer.status_code == 429]
-        assert 0 < len(refused) < 70  # a second's worth of 12 is let in
-        assert refused[0].headers["retry-after"] == "1"
+        let_in, end = 0, time.monotonic() + 120
+        own = {"x-api-key": "second-key-of-the-tests"}
+        while (answer := server.client.get("/v1/policy", headers=own)).status_code == 200 and time.monotonic() < end:
+            let_in += 1
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert let_in >= 11  # a second's worth of 12, of which one was taken above
         assert server.client.get("/v1/health").status_code == 200
 
 
@@ -283,8 +299,8 @@ def test_without_an_admin_key_nothing_is_reloaded(folder: Path, server: Running)
 # ---- nonsense
 
 NONSENSE = st.one_of(
-    st.binary(max_size=200),
-    st.text(max_size=100).map(str.encode),
+    # No JSON object: `{}` is a request like others.
+    (st.binary(max_size=200) | st.text(max_size=100).map(str.encode)).filter(lambda body: body.strip()[:1] != b"{"),
     st.sampled_from(
         [
             b"",
@@ -336,7 +352,7 @@ def test_nonsense_gets_one_sentence(server: Running, body: bytes, path: str) -> 
 )
 def test_the_server_outlives_broken_requests(server: Running, raw: bytes) -> None:
     host, port = server.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(raw)
         assert b" 5" not in connection.recv(100)[:12]
     assert server.client.get("/v1/health").json()["status"] == "ok"

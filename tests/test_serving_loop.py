@@ -10,7 +10,7 @@ import polars as pl
 
 from bcd4rec.data.states import PAD
 from bcd4rec.sim.environment import ENVIRONMENTS, EnvironmentOptions
-from serving_help import Running, serving
+from serving_help import PATIENT, Running, serving
 from test_cli import result, works
 
 USERS, SEED, ADMIN = 120, 11, "an-admin-key-of-the-loop"
@@ -20,7 +20,7 @@ class Visitors:
     """Simulated users who know the server only by HTTP."""
 
     def __init__(self, server: Running):
-        self._connection = http.client.HTTPConnection(*server.address.removeprefix("http://").split(":"), timeout=30)
+        self._connection = http.client.HTTPConnection(*server.address.removeprefix("http://").split(":"), timeout=120)
 
     def _post(self, path: str, body: Any) -> Any:
         self._connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
@@ -59,7 +59,7 @@ def test_the_same_users_click_more_after_learning_from_the_servers_log(tmp_path:
     works("prepare", tmp_path / "first.parquet", "--out", tmp_path / "first", *rewards)
     works("train", "popular", tmp_path / "first", "--out", policy)
     options = ["--explore", "epsilon", "--epsilon", 0.5, "--database", database, "--rate", 0]
-    with serving(tmp_path, policy, *options, environment={"BCD4REC_ADMIN_KEYS": ADMIN}) as server:
+    with serving(tmp_path, policy, *options, environment=PATIENT | {"BCD4REC_ADMIN_KEYS": ADMIN}) as server:
         before, old = Visitors(server).visit("monday")
         log = tmp_path / "logs.parquet"
         found = result("logs", "export", "--database", database, "--out", log, "--integer-items", *rewards)

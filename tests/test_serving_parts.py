@@ -515,8 +515,10 @@ def test_small_products_take_one_thread(given: dict[str, str], expected: str) ->
 
 
 def test_requests_at_once_are_bounded() -> None:
+    refused_one = asyncio.Event()
+
     async def slow(body: bytes) -> tuple[int, bytes]:
-        await asyncio.sleep(0.05)
+        await refused_one.wait()
         return 200, body
 
     metrics = Metrics(list, Away().status)
@@ -527,7 +529,10 @@ def test_requests_at_once_are_bounded() -> None:
     async def talk() -> list[tuple[int, bytes]]:
         transport = httpx.ASGITransport(middleware)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            first = await asyncio.gather(*(client.post("/slow", json={}) for _ in range(3)))
+            asked = [asyncio.create_task(client.post("/slow", json={})) for _ in range(3)]
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            refused_one.set()
+            first = await asyncio.gather(*asked)
             return [(one.status_code, one.content) for one in [*first, await client.post("/slow", json={})]]
 
     refused = (503, b'{"error":"Too many requests at once; try again in a second."}')

@@ -15,7 +15,7 @@ from bcd4rec.serving.storage.records import Feedback, Impression
 from bcd4rec.serving.storage.store import open_store
 from bcd4rec.serving.storage.writer import DAY_US
 from databases import PostgresServer, postgres_server
-from serving_help import Running, quantile_policy, saved, serving
+from serving_help import PATIENT, Running, quantile_policy, saved, serving
 from test_cli import fails, result
 
 
@@ -35,7 +35,7 @@ def items(answer: dict[str, Any]) -> list[int]:
     return [one["item"] for one in answer["items"]]
 
 
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -49,13 +49,15 @@ def storage(server: Running) -> dict[str, Any]:
 
 def test_postgresql(folder: Path, postgres: PostgresServer, tmp_path: Path) -> None:
     options = [folder, "--database", postgres.url, "--explore", "softmax"]
-    with serving(tmp_path, *options) as server:
+    with serving(tmp_path, *options, environment=PATIENT) as server:
         first = server.recommend(session_id="anna", k=3)
         liked, skipped, open_ = items(first)
         answer = server.feedback(first["request_id"], **{f"i{liked}": "click", f"i{skipped}": "skip"})
         assert (answer.status_code, answer.json()["stored"]) == (200, True)
         told = server.recommend(session=[4, {"item": 6, "response": "skip"}], k=2)
-    with serving(tmp_path, *options) as server:  # what was before the restart is in the database alone
+    with serving(
+        tmp_path, *options, environment=PATIENT
+    ) as server:  # what was before the restart is in the database alone
         second = server.recommend(session_id="anna", k=22, explore=False)
         passed = [{"item": item, "response": "skip"} for item in (skipped, open_)]  # nobody answered the last
         events = [{"item": liked, "response": "click"}, *passed]
@@ -64,6 +66,7 @@ def test_postgresql(folder: Path, postgres: PostgresServer, tmp_path: Path) -> N
         (arm,) = server.client.get("/v1/experiments").json()["arms"]
         assert (arm["sessions"], arm["requests"], arm["impressions"]) == (2, 3, 27)
         assert arm["rates"]["click"]["low"] < 1 / 27 < arm["rates"]["click"]["high"]
+    with serving(tmp_path, *options) as server:  # which does not wait long
         postgres.stop()
         try:
             until(lambda: not storage(server)["connected"])
@@ -105,7 +108,7 @@ def test_the_buffer_of_a_server(folder: Path, tmp_path: Path) -> None:
         other.execute("ROLLBACK")
         other.close()
         until(lambda: storage(server)["pending"] == 0)
-        assert server.feedback(shown["request_id"], **last).status_code == 200
+        until(lambda: server.feedback(shown["request_id"], **last).status_code == 200)  # soon enough, sooner or later
     store = open_store(str(tmp_path / "store.sqlite"))
     try:
         clicks = [(str(item), "click") for item in items(shown)[:3]]

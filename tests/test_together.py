@@ -34,7 +34,7 @@ class Threads:
 
     def __init__(self, size: int):
         self._size, self._here = size, threading.local()
-        self._barrier, self._given = threading.Barrier(size, timeout=60), dict[int, torch.Tensor]()
+        self._barrier, self._given = threading.Barrier(size, timeout=600), dict[int, torch.Tensor]()
 
     def enter(self, rank: int) -> None:
         self._here.rank = rank

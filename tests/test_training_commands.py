@@ -34,7 +34,7 @@ def command(*arguments: object) -> list[str]:
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=300)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_gives_the_same_bits(
         command(*arguments, "--tensorboard", tmp_path / "board"), stderr=subprocess.PIPE, text=True
     ) as process:
         board = tmp_path / "board"
-        for _ in range(600):  # the first report of the training has been written
+        for _ in range(3000):  # the first report of the training has been written
             if board.exists() and any(file.stat().st_size > 300 for file in board.iterdir()):
                 break
             time.sleep(0.1)

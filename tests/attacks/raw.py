@@ -6,7 +6,7 @@ import time
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=30)
+    return socket.create_connection(("127.0.0.1", port), timeout=120)
 
 
 def said_to(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:

@@ -162,9 +162,9 @@ def test_the_buffer_is_bounded_by_what_it_holds(tmp_path: Path) -> None:
         with pytest.raises(BufferFull):
             store.submit([slate(number, items) for number in range(10, 13)])
         assert store.status().pending == 10
-    store.submit([slate(20, items)]).result(20)
+    store.submit([slate(20, items)]).result(60)
     assert store.status().pending == 0
-    store.submit([slate(number, items) for number in range(30, 38)]).result(20)  # all of the room is there again
+    store.submit([slate(number, items) for number in range(30, 38)]).result(60)  # all of the room is there again
     store.close()
 
 
@@ -172,7 +172,7 @@ def test_a_session_without_end_is_read_from_its_newest_slates(tmp_path: Path, mo
     """Also from memory: otherwise every request of such a session costs more than the one before."""
     monkeypatch.setattr(queries, "SESSION_SLATES", 5)
     store = open_store(str(tmp_path / "a.db"))
-    store.submit([slate(number, (f"i{number}",)) for number in range(12)]).result(20)
+    store.submit([slate(number, (f"i{number}",)) for number in range(12)]).result(60)
     found = store.session("s", in_memory=True)
     assert [shown[0][0] for shown in found.slates] == [f"i{number}" for number in range(7, 12)]
     assert found.steps == 12

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    options = ["--allowed-hosts", "shop.example,Other.Example", "--rate", "30"]
+    options = ["--allowed-hosts", "shop.example,Other.Example", "--rate", "0"]
     with serving(tmp_path_factory.mktemp("server"), folder, *options) as running:
         yield running
 
@@ -93,13 +93,14 @@ def test_the_health_is_told_under_every_name(server: Running) -> None:
         assert status_of(said_to(port, request("GET", path, host="10.1.2.3:8000"))) == 200
 
 
-def test_an_invented_address_does_not_escape_the_rate(server: Running) -> None:
-    found = [ask(server, x_forwarded_for=f"10.0.{n}.1", forwarded=f"for=10.0.{n}.1") for n in range(120)]
+def test_an_invented_address_does_not_escape_the_rate(folder: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, folder, "--rate", 1) as server:
+        found = [ask(server, x_forwarded_for=f"10.0.{n}.1", forwarded=f"for=10.0.{n}.1") for n in range(60)]
     assert 429 in found
 
 
 def test_only_named_proxies_are_believed(folder: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, folder, "--proxies", "127.0.0.0/8", "--rate", 2) as server:
+    with serving(tmp_path, folder, "--proxies", "127.0.0.0/8", "--rate", 1) as server:
         assert {ask(server, x_forwarded_for=f"10.0.{n}.1") for n in range(60)} == {200}
         assert 429 in [ask(server, x_forwarded_for=f"10.0.{n}.1, 10.9.9.9") for n in range(60)]
     assert read_proxies("10.0.0.1, 192.168.1.7/16") == ("10.0.0.1/32", "192.168.0.0/16")

@@ -79,7 +79,7 @@ def test_more_threads_than_any_machine_has(tmp_path: Path) -> None:
 def test_an_interruption_while_the_program_starts(tmp_path: Path, number: signal.Signals) -> None:
     """A typer that takes long to import stands for a slow disk."""
     (tmp_path / "typer").mkdir()
-    hold = "import time\nfrom pathlib import Path\nPath('here').touch()\ntime.sleep(60)\n"
+    hold = "import time\nfrom pathlib import Path\nPath('here').touch()\ntime.sleep(600)\n"
     (tmp_path / "typer" / "__init__.py").write_text(hold)
     process = subprocess.Popen(
         [sys.executable, "-m", "bcd4rec.cli", "check", "log.csv"],
@@ -90,11 +90,11 @@ def test_an_interruption_while_the_program_starts(tmp_path: Path, number: signal
         env=ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCE])},
     )
     try:
-        patience = time.monotonic() + 60
+        patience = time.monotonic() + 240
         while not (tmp_path / "here").exists() and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.02)
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=240)
     finally:
         process.kill()
     assert sentence(process.returncode, stdout, stderr) == "Interrupted; no output was left half-written."

@@ -268,7 +268,7 @@ writer = {"file": atomic_file, "folder": atomic_directory, "scratch": scratch}[s
 with writer(Path("out")) as partial:
     (partial if sys.argv[1] == "file" else partial / "half").write_text("half")
     Path("here").touch()
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -276,7 +276,7 @@ with writer(Path("out")) as partial:
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path, kind: str) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLD, kind], cwd=tmp_path, env=ENVIRONMENT)
     try:
-        patience = time.monotonic() + 60
+        patience = time.monotonic() + 240
         while not (tmp_path / "here").exists() and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.02)
         (tmp_path / "here").unlink()
