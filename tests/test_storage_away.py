@@ -50,7 +50,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "PING_SECONDS", 0.05)
-    monkeypatch.setattr(writer, "PATIENCE", 0.05)
+    monkeypatch.setattr(writer, "LOCK_PATIENCE", 0.05)
     monkeypatch.setattr(writer, "LONGEST_PAUSE", 0.1)
 
 

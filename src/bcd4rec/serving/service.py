@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -23,19 +22,10 @@ from bcd4rec.serving.canary_state import EXTERNAL, NEW, OLD
 from bcd4rec.serving.messages import Event, FeedbackRequest, ImpressionsRequest, RecommendRequest
 from bcd4rec.serving.metrics import CanaryMetrics, Metrics
 from bcd4rec.serving.session_cache import SessionCache
+from bcd4rec.serving.storage.patience import PATIENCE
 from bcd4rec.serving.storage.records import ORGANIC, Feedback, Impression, Record, weight
 from bcd4rec.serving.storage.store import BufferFull, Store, StoreClosed, StoredSession
 
-
-def _patience() -> float:
-    """Seconds to wait for the database; then feedback is only "accepted", and sessions are as in memory."""
-    given = os.environ.get("BCD4REC_PATIENCE", "0.25")
-    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", given):
-        raise InputError(f"BCD4REC_PATIENCE: found {given!r}, expected seconds to wait for the database, such as 0.25.")
-    return float(given)
-
-
-PATIENCE = _patience()
 COUNTED = 100_000  # sessions whose requests are counted
 Events = list[tuple[ItemId, str]]
 T = TypeVar("T")

@@ -16,6 +16,7 @@ from bcd4rec.errors import InputError
 from bcd4rec.serving.storage import canaries, queries
 from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.database import Connection, Database, Row
+from bcd4rec.serving.storage.patience import PATIENCE
 from bcd4rec.serving.storage.recent import Answers, Recent
 from bcd4rec.serving.storage.records import ORGANIC, ArmCounts, Record, StoreStatus, strongest
 from bcd4rec.serving.storage.urls import database_of, without_secrets
@@ -25,7 +26,7 @@ __all__ = ["BufferFull", "Store", "StoreClosed", "StoredSession", "open_store"]
 
 READ_PATIENCE = 0.05  # seconds that a session waits for another process's lock
 COUNT_PATIENCE = 5.0
-COUNT_SECONDS = 1.0  # to wait for fresh counts; after that the last ones must do
+COUNT_SECONDS = max(1.0, PATIENCE)  # to wait for fresh counts; after that the last ones must do
 ARMS_SECONDS, ARMS_SHARE = 1.0, 0.05  # counts are this fresh, unless counting would take more of the time than this
 CLOSE_SECONDS = 10.0
 

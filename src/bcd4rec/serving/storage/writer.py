@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from bcd4rec.serving.storage import queries
 from bcd4rec.serving.storage.clock import Clock
 from bcd4rec.serving.storage.database import Connection, Database
+from bcd4rec.serving.storage.patience import PATIENCE
 from bcd4rec.serving.storage.recent import Recent
 from bcd4rec.serving.storage.records import Record, StoreStatus, weight
 
@@ -20,13 +21,13 @@ from bcd4rec.serving.storage.records import Record, StoreStatus, weight
 # answers wait for their commits, it waits less: who waits sends nothing new.
 WAIT_SECONDS, AWAITED_SECONDS, LONGEST_WAIT = 0.0005, 0.0001, 0.005  # for each record of the one before, and at most
 GROUP_RECORDS = 5_000
-PATIENCE = 1.0  # seconds to wait for another process's lock
+LOCK_PATIENCE = max(1.0, PATIENCE)  # seconds to wait for another process's lock
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts to reach a database that is away
 PING_SECONDS = 1.0  # how soon an idle store notices that its database is away
 PRUNE_SECONDS = 600.0  # how often old records are looked for
 PRUNE_SLATES, PRUNE_PAUSE = 2_000, 0.2  # how many go in one transaction, and seconds before the next of these
 BORDER_SECONDS = 3_600.0  # in which at most another day's records are deleted
-STALLED_SECONDS = 1.0  # after which a database that does not answer is away
+STALLED_SECONDS = max(1.0, PATIENCE)  # after which a database that does not answer is away
 DAY_US = 86_400_000_000
 
 log = logging.getLogger(__name__)
@@ -231,7 +232,7 @@ class Writer:
     # ---- the connection
 
     def _connect(self) -> Connection:
-        connection = self._database.connect(create=True, patience=PATIENCE)
+        connection = self._database.connect(create=True, patience=LOCK_PATIENCE)
         try:
             queries.create_tables(connection)
         except BaseException:
