@@ -5,13 +5,13 @@ import socket
 import time
 
 
-def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=120)
+def connect(port: int, host: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection((host, port), timeout=120)
 
 
-def said_to(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+def said_to(port: int, *pieces: bytes, pause: float = 0.0, host: str = "127.0.0.1") -> bytes:
     """What the server answers until it closes the connection, which may be before everything was said."""
-    with connect(port) as connection:
+    with connect(port, host) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
                 connection.sendall(piece)

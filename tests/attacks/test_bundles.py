@@ -152,6 +152,42 @@ def listed_by_a_pipe(folder: Path) -> None:
     os.mkfifo(folder / EXPORT)
 
 
+def header(change: Callable[[dict[str, Any]], None]) -> Damage:
+    """Another description of where each array is, and of what."""
+
+    def damage(folder: Path) -> None:
+        content = (folder / bundle.ARRAYS).read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        found = json.loads(content[8 : 8 + size])
+        change(found["network.embeddings"])
+        told = json.dumps(found).encode()
+        (folder / bundle.ARRAYS).write_bytes(len(told).to_bytes(8, "little") + told + content[8 + size :])
+        checksums = json.loads((folder / MANIFEST).read_text())["checksums"]
+        manifest(folder, checksums=checksums | {bundle.ARRAYS: bundle.checksum(folder / bundle.ARRAYS)})
+
+    return damage
+
+
+def moved(first: int, last: int) -> Damage:
+    """An array that begins and ends so many bytes later than it does."""
+
+    def change(entry: dict[str, Any]) -> None:
+        begin, end = entry["data_offsets"]
+        entry["data_offsets"] = [begin + first, end + last]
+
+    return header(change)
+
+
+def misplaced(first: int) -> Damage:
+    """An array of the right size that begins here."""
+
+    def change(entry: dict[str, Any]) -> None:
+        begin, end = entry["data_offsets"]
+        entry["data_offsets"] = [first, first + end - begin]
+
+    return header(change)
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "NaN in the embeddings": (some("embeddings", spoiled(np.nan)), "not numbers"),
     "NaN in the encoder": (some("encoder", spoiled(np.nan)), "not numbers"),
@@ -173,6 +209,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a number without an end": (written(MANIFEST, b'{"format":' + b"9" * 100_000 + b"}"), "not JSON"),
     "not a text": (written(MANIFEST, b"\xff\xfe\x00"), "not JSON"),
     "nested settings": (written(bundle.ARRAYS, (10**6).to_bytes(8, "little") + b"[" * 10**6), "not the file"),
+    "embeddings that are integers": (header(lambda entry: entry.update(dtype="I32")), "is of type I32, expected F32"),
+    "embeddings in the header": (misplaced(-8), "is not where the file says"),
+    "embeddings behind the end": (misplaced(10**9), "is not where the file says"),
+    "embeddings of odd bytes": (moved(0, 3), "is not where the file says"),
+    "embeddings that end before they begin": (
+        header(lambda entry: entry.update(shape=[-ITEMS, 6], data_offsets=[24 * ITEMS, 0])),
+        "is not where the file says",
+    ),
     "a pipe": (pipe, "missing"),
     "other items": (unlike, "not the file"),
     "no behaviour model": (removed("behaviour.onnx"), "behaviour.onnx is missing"),

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from raw import connect, request, said_to, status_of
+from test_requests import PATIENT, door, running
 
 from bcd4rec.errors import InputError
-from bcd4rec.serving.security import Keys, read_keys, read_proxies, refuse_open
-from bcd4rec.serving.sockets import is_local
+from bcd4rec.serving.connections import BACKLOG, MOST, OWN_FILES, SPARE, places
+from bcd4rec.serving.security import Keys, Limits, read_keys, read_proxies, refuse_open
+from bcd4rec.serving.sockets import bind, is_local
 from serving_help import ENVIRONMENT, Running, quantile_policy, saved, serving
 
 KEY = "schlüssel-für-die-tür"
@@ -87,6 +89,18 @@ def test_pages_of_other_sites_are_refused(server: Running, origin: str, status: 
     assert ask(server, origin=origin) == status
 
 
+def test_the_address_that_was_called_is_a_name_of_the_server() -> None:
+    """Only Linux has more than one address of its own on every machine."""
+    own = "127.0.0.2"
+    try:
+        bind(own, 0).close()
+    except InputError:
+        pytest.skip(f"this machine is not known as {own}")
+    with running(PATIENT, app=door(Limits()), host=own) as port:
+        for host, status in ((own, 204), (f"{own}:{port}", 204), ("127.0.0.3", 403), ("127.0.0.2.evil.example", 403)):
+            assert status_of(said_to(port, request("GET", "/", host=host), host=own)) == status
+
+
 def test_the_health_is_told_under_every_name(server: Running) -> None:
     port = int(server.address.rpartition(":")[2])
     for path in ("/v1/health", "/v1/ready"):
@@ -141,6 +155,35 @@ def test_bytes_that_are_no_text_are_no_key(monkeypatch: pytest.MonkeyPatch) -> N
     assert keys.match(KEY.encode())
     assert not any(keys.match(one) for one in (b"", b"\xff" * 20, KEY.encode("latin-1"), KEY.encode("utf-16")))
     assert not Keys([]).match(b"")
+
+
+def test_guessing_keys_has_a_rate() -> None:
+    """By address, whatever is guessed; who has a key has a rate of its own. The rate is so low that no time helps."""
+    given: list[str] = [f"a-guess-of-a-key-{number}" for number in range(3)]
+    with running(PATIENT, app=door(Limits(rate=0.001), keys=Keys([KEY]))) as port:
+
+        def ask(key: str) -> int:
+            return status_of(said_to(port, request("GET", "/other", x_api_key=key)))
+
+        assert [ask(key) for key in given] == [403, 429, 429]
+        assert [ask(KEY), ask(KEY)] == [204, 429]
+
+
+def test_a_machine_with_many_files_has_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"now": (0, 0)}
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.update(now=wanted))
+    others, all_of = SPARE + BACKLOG + OWN_FILES, MOST + SPARE + BACKLOG + OWN_FILES
+    for (soft, hard), expected, left in (
+        ((1024, 4096), 4096 - others, (4096, 4096)),
+        ((1024, 10**6), MOST, (all_of, 10**6)),
+        ((1024, resource.RLIM_INFINITY), MOST, (all_of, resource.RLIM_INFINITY)),
+        ((10**6, 10**6), MOST, (10**6, 10**6)),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), MOST, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
+        ((64, 64), 1, (64, 64)),
+    ):
+        limits["now"] = (soft, hard)
+        assert (places(), limits["now"]) == (expected, left)
 
 
 # ---- full

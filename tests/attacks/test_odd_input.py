@@ -128,3 +128,12 @@ def test_printable_keeps_words() -> None:
     assert printable("Größe, naïve — 10–90 % 日本 🙂") == "Größe, naïve — 10–90 % 日本 🙂"
     assert printable("a\nb\tc\ud800") == "a\\nb\\tc\\ud800"
     assert printable("a\nb", keep="\n") == "a\nb"
+
+
+@pytest.mark.parametrize("given", ["soon", "", "-1", "nan", "1e3"])
+def test_a_patience_that_is_no_number_of_seconds(given: str) -> None:
+    environment = ENVIRONMENT | {"BCD4REC_PATIENCE": given}
+    command = [sys.executable, "-m", "bcd4rec.cli", "serve", "nowhere", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    words = sentence(done.returncode, done.stdout, done.stderr)
+    assert words.startswith(f"BCD4REC_PATIENCE: found {given!r}, expected seconds")

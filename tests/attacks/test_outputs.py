@@ -193,13 +193,19 @@ def test_of_two_writers_the_second_fails(
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
-def test_there_is_always_a_valid_output(tmp_path: Path) -> None:
-    """A reader that looks all the time never misses the folder while it is replaced."""
+@pytest.fixture
+def swapping(tmp_path: Path) -> Path:
+    """A folder in which two names can be swapped."""
     for name in ("one", "other"):
         (tmp_path / name).touch()
     if not renaming._renameat2(tmp_path / "one", tmp_path / "other", renaming.EXCHANGE):
         pytest.skip("the file system of the temporary folder cannot swap two names")
-    path = tmp_path / "data"
+    return tmp_path
+
+
+def test_there_is_always_a_valid_output(swapping: Path) -> None:
+    """A reader that looks all the time never misses the folder while it is replaced."""
+    path = swapping / "data"
     folder_of(path, "dataset", "0")
     missed, done = [], threading.Event()
 
@@ -222,12 +228,8 @@ def test_there_is_always_a_valid_output(tmp_path: Path) -> None:
     assert (path / "text").read_text() == "199"
 
 
-def test_where_the_system_can_swap_the_name_is_never_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("one", "other"):
-        (tmp_path / name).touch()
-    if not renaming._renameat2(tmp_path / "one", tmp_path / "other", renaming.EXCHANGE):
-        pytest.skip("the file system of the temporary folder cannot swap two names")
-    path = tmp_path / "data"
+def test_where_the_system_can_swap_the_name_is_never_free(swapping: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = swapping / "data"
     folder_of(path, "dataset", "old")
 
     def two_renames(*_: Path) -> None:

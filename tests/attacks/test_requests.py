@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import httpx
+import orjson
 import pytest
 import uvicorn
 from raw import connect, request, rest_of, said_to, status_of
@@ -15,8 +17,13 @@ from raw import connect, request, rest_of, said_to, status_of
 from bcd4rec.serving import bodies
 from bcd4rec.serving.bodies import Bodies, Body, Refused
 from bcd4rec.serving.connections import SPARE, Connections, client_of
+from bcd4rec.serving.fast_path import Handler
+from bcd4rec.serving.metrics import Metrics
+from bcd4rec.serving.middleware import PROBES, Middleware
 from bcd4rec.serving.protocol import CROWDED, HEAD_BYTES, BoundedProtocol
+from bcd4rec.serving.security import Keys, Limits
 from bcd4rec.serving.sockets import bind, listen
+from bcd4rec.serving.storage.records import StoreStatus
 
 HEAD, END = b"GET / HTTP/1.1\r\nhost: x\r\n", b"connection: close\r\n\r\n"
 PATIENT, HASTY = 60.0, 0.3  # seconds for a request
@@ -61,6 +68,12 @@ def running(
     finally:
         server.should_exit = True
         thread.join()
+
+
+def door(limits: Limits, slow: Handler | None = None, keys: Keys | None = None) -> Middleware:
+    """What stands before `app`; `slow` answers at /slow."""
+    metrics = Metrics(list, lambda: StoreStatus(True, 0, 0, None, None))
+    return Middleware(app, {} if slow is None else {"/slow": slow}, keys or Keys([]), Keys([]), limits, metrics)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -235,16 +248,7 @@ def test_long_bodies_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_refused_body_is_heard_before_the_end() -> None:
     """The whole sentence arrives although the client had not finished when it was refused."""
-    import orjson
-
-    from bcd4rec.serving.metrics import Metrics
-    from bcd4rec.serving.middleware import Middleware
-    from bcd4rec.serving.security import Keys, Limits
-    from bcd4rec.serving.storage.records import StoreStatus
-
-    metrics = Metrics(list, lambda: StoreStatus(True, 0, 0, None, None))
-    door = Middleware(app, {}, Keys([]), Keys([]), Limits(body=1000), metrics)
-    with running(PATIENT, app=door) as port:
+    with running(PATIENT, app=door(Limits(body=1000))) as port:
         for body in (b"x" * 1001, b"x" * 900_000):
             answer = said_to(port, request("POST", "/", body, content_type="application/json", connection="keep-alive"))
             assert status_of(answer) == 413
@@ -253,26 +257,18 @@ def test_a_refused_body_is_heard_before_the_end() -> None:
 
 
 def test_probes_do_not_wait_for_a_place_among_requests() -> None:
-    import httpx
-
-    from bcd4rec.serving.metrics import Metrics
-    from bcd4rec.serving.middleware import PROBES, Middleware
-    from bcd4rec.serving.security import Keys, Limits
-    from bcd4rec.serving.storage.records import StoreStatus
-
     release = asyncio.Event()
 
     async def slow(body: bytes) -> tuple[int, bytes]:
         await release.wait()
         return 200, body
 
-    metrics = Metrics(list, lambda: StoreStatus(True, 0, 0, None, None))
-    door: Any = Middleware(app, {"/slow": slow}, Keys([]), Keys([]), Limits(concurrency=1), metrics)
+    middleware: Any = door(Limits(concurrency=1), slow)
 
     async def talk() -> list[int]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(door), base_url="http://localhost") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(middleware), base_url="http://localhost") as client:
             first = asyncio.create_task(client.post("/slow", json={}))
-            while not door._inside:
+            while not middleware._inside:
                 await asyncio.sleep(0)
             asked = [await client.get(path) for path in ("/other", *PROBES)]
             release.set()

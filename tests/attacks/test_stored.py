@@ -1,8 +1,10 @@
 """What is stored: databases that hang or are taken away, clocks that jump, addresses with passwords."""
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import tempfile
@@ -24,6 +26,7 @@ from bcd4rec.serving.storage import store as store_module
 from bcd4rec.serving.storage.clock import HOUR_US, Clock
 from bcd4rec.serving.storage.counting import ArmCounter
 from bcd4rec.serving.storage.records import Feedback, Impression
+from bcd4rec.serving.storage.sqlite import Sqlite
 from bcd4rec.serving.storage.store import open_store
 from bcd4rec.serving.storage.urls import database_of, without_secrets
 from databases import PostgresServer, postgres_server
@@ -67,6 +70,25 @@ def test_a_password_is_not_told_in_the_form_that_the_database_knows() -> None:
     assert told == "no user anna with ***"
 
 
+def test_what_a_database_says_of_a_password_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slash in it makes the rest of it the name of a database; and servers repeat what they were given."""
+    url = "postgresql://anna:s%21cret/h%21dden@127.0.0.1:1/shop"
+    with pytest.raises(InputError) as refused:
+        open_store(url)
+    assert not [word for word in ("cret", "dden") if word in str(refused.value)]
+    assert "dden" not in database_of("postgresql://127.0.0.1/h%21dden?password=h%21dden").name
+
+    def connect(self: Any, **_: Any) -> Any:
+        raise OSError(f"no database for {url} or s!cret")
+
+    monkeypatch.setattr(Sqlite, "connect", connect)
+    monkeypatch.setattr(store_module, "database_of", lambda _: Sqlite(Path("unused.db")))
+    monkeypatch.setattr(Sqlite, "claim", lambda _: None)
+    with pytest.raises(InputError, match=r"no database for .*\*\*\*.* or \*\*\*") as refused:
+        open_store(url)
+    assert not [word for word in ("cret", "dden") if word in str(refused.value)]
+
+
 def test_a_server_says_where_it_stores_without_the_password(tmp_path: Path) -> None:
     folder = saved(quantile_policy("meanpool", "implicit"), tmp_path / "policy")
     with postgres_server() as database:
@@ -108,6 +130,28 @@ def test_a_wal_that_is_removed_takes_nothing_along(tmp_path: Path) -> None:
     assert answered == [("7", "click"), ("8", "click")]
     store.close()
     assert sqlite3.connect(tmp_path / "a.db").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_wal_that_others_read_takes_nothing_along(tmp_path: Path, replaced: bool) -> None:
+    """While another program has the file open, closing it does not bring the WAL into it."""
+    path = tmp_path / "a.db"
+    store, other = open_store(str(path)), sqlite3.connect(path)
+    count = "SELECT COUNT(*) FROM bcd4rec_feedback"
+    store.submit([slate(0), Feedback("r0", "7", "click", 2)]).result(20)
+    assert other.execute(count).fetchall() == [(1,)]
+    (tmp_path / "a.db-wal").unlink()
+    if replaced:
+        (tmp_path / "a.db-wal").touch()
+    store.submit([slate(1), Feedback("r1", "8", "click", 3)]).result(20)
+    shutil.copy(path, tmp_path / "b.db")  # what is in the file itself
+    with contextlib.closing(sqlite3.connect(tmp_path / "b.db")) as alone:
+        assert alone.execute(count).fetchall()[0][0] >= 1
+    wait_for(lambda: store.status().connected)
+    store.close()
+    other.close()
+    with contextlib.closing(sqlite3.connect(path)) as later:
+        assert later.execute(count).fetchall() == [(2,)]
 
 
 def test_a_file_that_may_not_be_written_is_refused_at_the_start() -> None:
@@ -164,6 +208,16 @@ def test_small_corrections_are_followed(wall: dict[str, int]) -> None:
 def test_a_restart_goes_on_after_the_newest_record(wall: dict[str, int]) -> None:
     assert Clock(10**15 + 5_000).now_us() == 10**15 + 5_001
     assert Clock(10**15 + 10**12).now_us() == 10**15  # of a clock that was wrong
+
+
+def test_a_store_goes_on_after_its_newest_record(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "a.db"))
+    newest = store.now_us() + HOUR_US // 2
+    store.submit([slate(0, time_us=newest)]).result(20)
+    store.close()
+    store = open_store(str(tmp_path / "a.db"))
+    assert newest < store.now_us() < newest + HOUR_US // 2
+    store.close()
 
 
 def test_a_jump_ahead_does_not_delete_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
