@@ -1,11 +1,14 @@
 """`bcd4rec recommend`: what a policy recommends to one session."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bcd4rec.commands._options import Json
+
+if TYPE_CHECKING:
+    from bcd4rec.data.vocabulary import Vocabulary
 
 EPILOG = "Example:  bcd4rec recommend policy/ --session 17,4,98 --top 3"
 
@@ -38,10 +41,11 @@ def recommend(
     pool = None
     unknown: list[Any] = []
     if candidates is not None:
-        allowed = _candidates(candidates)
+        allowed = _candidates(candidates, loaded.vocabulary)
         pool, unknown = loaded.pool(allowed), loaded.vocabulary.encode(allowed)[1]
     skip = next(name for name in loaded.responses.names if name not in loaded.responses.positive)
-    reading = loaded.read([], [*_ids(session), *((item, skip) for item in _ids(skipped))])
+    liked, passed = (_ids(text.split(","), loaded.vocabulary) for text in (session, skipped))
+    reading = loaded.read([], [*liked, *((item, skip) for item in passed)])
     slate = loaded.slates(reading.sessions, top, candidates=pool)
     items = slate.items[0][slate.items[0] >= 0]
     spreads = loaded.quantiles(reading.sessions, items)
@@ -67,24 +71,25 @@ def recommend(
     show(table)
 
 
-def _ids(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _ids(parts: list[str], vocabulary: "Vocabulary") -> list[str]:
+    """Blanks around an id are the list's, unless the id is written with them."""
+    return [part if vocabulary.index(part) is not None else part.strip() for part in parts if part.strip()]
 
 
 def _spread(quantiles: dict[str, float] | None) -> str:
     return " ".join(f"{value:.2f}" for value in quantiles.values()) if quantiles else "–"
 
 
-def _candidates(path: Path) -> list[str]:
+def _candidates(path: Path, vocabulary: "Vocabulary") -> list[str]:
     from bcd4rec.errors import InputError
 
     try:
-        lines: list[Any] = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"--candidates {path} cannot be read ({error}); expected a text file, one item id a line."
         ) from None
-    items = [line.strip() for line in lines if line.strip()]
+    items = _ids(lines, vocabulary)
     if not items:
         raise InputError(f"--candidates {path} is empty; expected one item id a line.")
     return items

@@ -23,7 +23,9 @@ WORDS = {
     "judge": "Judging by propensities",
     "sessions": "Looking at real sessions",
 }
-SECONDS, SECONDS_PER_MILLION = 15.0, 120.0  # what it takes, about, on one core
+# What it takes on one core, about: to begin with, and for a million rows of slates, of single items, and to judge them
+# by propensities (docs/start.md).
+SECONDS, SLATES, SINGLE, JUDGING, JUDGING_SINGLE = 10.0, 20.0, 95.0, 18.0, 60.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -75,12 +77,15 @@ def start(
 
     run = Start(log, folder, seed, earlier, again, items, items_id)
     _show(proposal)
+    say(_first_estimate(log, proposal))
     read = run.read()
     for sentence in read["preview"]:
         say(f"  {sentence}")
     if not (yes or mapping is not None):
         _ask(folder / MAPPING, log)
-    say(_estimate(read["check"]["impressions"] + read["check"]["organic"]))
+    found = read["check"]
+    rows, single = found["impressions"] + found["organic"], found["requests"] == found["impressions"]
+    say(f"{_estimate(rows, single, bool(found['propensities']))}, less where stages were done before.")
     story = _story(run, proposal, read)
     write_start_page(folder / PAGE, story)
     if json:
@@ -160,10 +165,27 @@ def _ask(mapping: Path, log: Path) -> None:
         )
 
 
-def _estimate(rows: int) -> str:
-    seconds = SECONDS + SECONDS_PER_MILLION * rows / 1e6
+def _first_estimate(log: Path, proposal: "Proposal") -> str:
+    """Before anything is read: by the size of the file and its first rows."""
+    from bcd4rec.data.row_estimate import about_rows, items_of_a_row
+    from bcd4rec.data.sampling import sample_of
+
+    roles = proposal.map
+    rows = about_rows(log)
+    several = items_of_a_row(sample_of(log).frame, roles) if "items" in roles else 1.0
+    shown = round(rows * several)
+    digits = max(0, len(str(shown)) - 2)
+    single = not ({"slate", "items", "format"} & (set(roles) | set(proposal.options)))
+    told = _estimate(round(shown, -digits), single and "response" in roles, "propensity" in roles)
+    return f"{told.replace(' for ', ' for about ')} (by the size of the file). Ctrl-C loses nothing."
+
+
+def _estimate(rows: int, single: bool, propensities: bool) -> str:
+    """`single`: items were shown one at a time."""
+    each = (SINGLE if single else SLATES) + propensities * (JUDGING_SINGLE if single else JUDGING)
+    seconds = SECONDS + each * rows / 1e6
     told = f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.0f} minutes"
-    return f"{rows:,} rows: this takes about {told}, less where stages were done before. Ctrl-C loses nothing."
+    return f"This takes about {told} for {rows:,} rows"
 
 
 def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data.schema import INTEGER
 from bcd4rec.data.tables import ROW, RawTable, collect, is_text, scan, shown
 from bcd4rec.errors import InputError
 
@@ -47,11 +48,9 @@ class ItemFeatures:
         wished = dict(kinds or {})
         _refuse_names(table, own_id, wished)
         rows = collect(table, table.frame)
-        ids = rows[own_id].cast(id_type, strict=False).alias("item_id")
-        for wrong, what in (
-            (ids.is_null(), "an id of the type that the log has"),
-            (ids.is_duplicated(), "each item once"),
-        ):
+        ids = _ids(rows[own_id], id_type).alias("item_id")
+        kind = "an integer, as the log's ids are; 007 and 7.0 are no 7" if id_type == pl.Int64 else "an integer or text"
+        for wrong, what in ((ids.is_null(), kind), (ids.is_duplicated(), "each item once")):
             if wrong.any():
                 first = rows.filter(wrong).row(0, named=True)
                 where = f"{table.path}, row {first[ROW]}, column {own_id}"
@@ -102,6 +101,16 @@ class ItemFeatures:
         joined = items.height - shown.height
         counts = {"items": known, "items_without": shown.height - known, "items_new": joined}
         return {"columns": self.kinds} | counts | {"left_out": self.table.height - known - joined}
+
+
+def _ids(column: pl.Series, id_type: Any) -> pl.Series:
+    """The ids in the type of the log's, as they are written; what is written in another way is null."""
+    if column.dtype.is_integer():
+        return column.cast(id_type, strict=False)
+    if not is_text(column.dtype):  # 7.0 and true are nobody's ids
+        return pl.Series([None] * len(column), dtype=id_type)
+    text = column.cast(pl.String)
+    return text if id_type == pl.String else text.set(~text.str.contains(INTEGER), None).cast(pl.Int64, strict=False)
 
 
 def _refuse_names(table: RawTable, own_id: str, wished: dict[str, str]) -> None:

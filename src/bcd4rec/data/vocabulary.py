@@ -25,8 +25,9 @@ class Vocabulary:
         return {item: index for index, item in enumerate(self.ids.to_list())}
 
     def index(self, item: ItemId) -> int | None:
-        """The index of an id, or None for an unknown item. `"17"` and `17` are the same item, `"017"` is another."""
-        if isinstance(item, bool):
+        """The index of an id, or None for an unknown item. An item is its id as written: `"17"` and `17` are the same
+        one, as JSON and text files mean, and `"017"`, `"17 "` and `17.0` are others."""
+        if isinstance(item, bool) or not isinstance(item, int | str):
             return None
         index = self._index.get(item)
         return self._index_by_text.get(str(item)) if index is None else index

@@ -23,9 +23,8 @@ class Names:
     @classmethod
     def read(cls, path: Path) -> "Names":
         """From a CSV or Parquet file with item_id, name and, if there are any, picture (an https address)."""
-        read = pl.read_parquet if path.suffix == ".parquet" else pl.read_csv
-        try:
-            table = read(path)
+        try:  # of a CSV nothing is made a number: 007 and 7 are two items
+            table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
             wanted = [name for name in ("item_id", "name", "picture") if name in table.columns]
             told = table.select(pl.col(wanted).cast(pl.String))
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
