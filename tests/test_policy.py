@@ -213,7 +213,7 @@ def test_what_is_measured_is_what_is_served(learned: Policy, users: InterestEvol
     learned.save(tmp_path / "policy")
     users.reset(USERS, 7)
     rows: list[tuple[int, int, int, int]] = []
-    with serving(tmp_path, tmp_path / "policy", "--rate", 0) as server:
+    with serving(tmp_path, tmp_path / "policy", "--rate", 0, environment=PATIENT) as server:
         for step in range(STEPS):
             answers = [server.recommend(session_id=f"u{user}", k=users.slate_size) for user in range(USERS)]
             slates = np.array([[one["item"] for one in answer["items"]] for answer in answers], np.int32)
