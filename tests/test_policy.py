@@ -22,7 +22,7 @@ from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionC
 from bcd4rec.sim.rollout import liked_of, rollout
 from bcd4rec.workflows.comparison import random_policy
 from bcd4rec.workflows.fitting import fit
-from tests.serving_help import serving
+from tests.serving_help import PATIENT, serving
 
 ITEMS, SLATE, LENGTH, SKIPS = 13, 3, 4, 6
 IDS = [f"i{item:02}" for item in range(ITEMS)]
