@@ -11,6 +11,7 @@ from pydantic import Field
 
 from bcd4rec.artifacts import atomic_directory, refuse_existing
 from bcd4rec.config import Config
+from bcd4rec.data import tags
 from bcd4rec.data.dataset import FORMAT, write_manifest
 from bcd4rec.data.earlier import with_earlier
 from bcd4rec.data.features import ItemFeatures
@@ -218,7 +219,9 @@ class Draft:
         """Write what is left: sessions, items, and the manifest. `told` is left out where it is nothing."""
         sessions.write_parquet(self.folder / "sessions.parquet")
         counted = items.select("item_id", "category").with_columns(
-            pl.Series("impressions", self.tally.impressions), pl.Series("positives", self.tally.positives)
+            pl.Series("impressions", self.tally.impressions),
+            pl.Series("positives", self.tally.positives),
+            *(items[name] for name in ("categories",) if name in items.columns),
         )
         if features is not None:
             counted = features.of(counted)
@@ -249,6 +252,7 @@ class Draft:
         organic = int(sessions["organic"].sum())
         more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
         more |= {"request_categories": len(self.tally.requested)} if self.tally.requested is not None else {}
+        more |= {"items_of_several_categories": several} if (several := tags.several(items)) else {}
         return {
             "sessions": len(sessions),
             "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),
