@@ -18,7 +18,7 @@ from bcd4rec.data.text_vectors import text_vectors
 KNOTS = 8  # values between which a number counts as partly the one and partly the other
 WIDEST = 64  # axes of a vector or a text …
 ALTOGETHER = 256  # … or fewer where there are many of them
-MOST_TAGS = 16  # of an item
+MOST_TAGS = 16  # of an item; each is a row of codes of all items
 SAMPLED = 100_000  # items that the main directions of long vectors are found from
 
 
@@ -48,7 +48,7 @@ class Content:
 
     def of(self, items: IntArray) -> "Content":
         """Of these items alone."""
-        codes, shares = (np.ascontiguousarray(one[:, items]) for one in (self.codes, self.shares))
+        codes, shares = np.ascontiguousarray(self.codes[:, items]), np.ascontiguousarray(self.shares[:, items])
         return Content(np.ascontiguousarray(self.axes[items]), self.blocks, codes, self.rows, shares)
 
     @classmethod
@@ -116,12 +116,24 @@ def _codes(column: pl.Series, first: int) -> IntArray:
 
 def _tag_codes(column: pl.Series, first: int) -> IntArray:
     """(k, A) the same of lists of values, the first k = `MOST_TAGS` or fewer of each item that others have, too."""
+    each = _shared_tags(column, first).filter(pl.col("row") < MOST_TAGS)
+    row = each["row"].to_numpy()
+    codes = np.full((row.max(initial=0) + 1, len(column)), PAD, np.int32)
+    codes[row, each["item"].to_numpy()] = each["code"].to_numpy()
+    return codes
+
+
+def tags_beyond(column: pl.Series) -> tuple[int, int]:
+    """Of how many items some tags are not looked at, and how many these are."""
+    each = _shared_tags(column, 0).filter(pl.col("row") >= MOST_TAGS)
+    return each["item"].n_unique(), len(each)
+
+
+def _shared_tags(column: pl.Series, first: int) -> pl.DataFrame:
+    """item, code and row, counted within the item, of the values that several items have."""
     each = pl.DataFrame({"value": column}).with_row_index("item").explode("value").drop_nulls()
     each = each.with_columns(pl.Series("code", _codes(each["value"], first))).filter(pl.col("code") > PAD)
-    each = each.with_columns(pl.int_range(pl.len()).over("item").alias("row")).filter(pl.col("row") < MOST_TAGS)
-    codes = np.full((int(each["row"].max() or 0) + 1, len(column)), PAD, np.int32)  # type: ignore[call-overload]
-    codes[each["row"].to_numpy(), each["item"].to_numpy()] = each["code"].to_numpy()
-    return codes
+    return each.select("item", "code", pl.int_range(pl.len()).over("item").alias("row"))
 
 
 def _shares(codes: IntArray) -> FloatArray:
