@@ -192,7 +192,9 @@ def test_list_columns_are_proposed() -> None:
     turned = pl.int_range(pl.len()) % 2 == 0  # the same several in another order
     lists = pl.when(turned).then(pl.concat_list(item, pl.lit("x"))).otherwise(pl.concat_list(pl.lit("x"), item))
     found = proposed(frame.with_columns(lists.alias("category")))
-    assert found.columns["category"] == "category"
+    assert found.map["category"] == "category"
     assert "category_separator" not in found.options
+    (reason,) = [one.reason for one in found.choices if one.role == "category"]
+    assert "the same several" in reason
     other = pl.concat_list(pl.int_range(pl.len()).cast(pl.String), pl.lit("x"))  # another one in each row
-    assert "category" not in proposed(frame.with_columns(other.alias("category"))).columns
+    assert "category" not in proposed(frame.with_columns(other.alias("category"))).map
