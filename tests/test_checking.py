@@ -264,7 +264,7 @@ def test_items_with_two_categories(tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", table)
     assert problems(path)["two categories"] == (
         f"{path}, row 5, column category: found 'x' for item 0, which had 'even' before, "
-        "expected one category per item (2 such items)."
+        "expected one category per item, or the same several in each of its rows (2 such items)."
     )
 
 
@@ -314,6 +314,7 @@ def test_summary(
     assert warned == ["few sessions", "few positives", "only clicked slates", "no positions"]
     length, popularity = summary.pop("session_length"), summary.pop("popularity")
     assert summary.pop("rates") == pytest.approx({"skip": 50.0, "click": 100 / 3, "buy": 100 / 6})
+    assert summary.pop("items_of_several_categories") == 0
     assert summary.pop("target_rate") == pytest.approx(100 / 3)  # one of three slates ended in a purchase
     assert summary.pop("propensities") == pytest.approx(100 * 4 / 6)
     assert summary == {

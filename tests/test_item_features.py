@@ -143,7 +143,9 @@ def with_content(seed: int = 0) -> Evidence:
     axes = rng.normal(size=(A, 5)).astype(np.float32)
     axes[3] = 0.0
     codes = np.stack([rng.integers(-1, 3, A), np.where(rng.random(A) < 0.2, -1, rng.integers(3, 7, A))])
-    content = Content(axes, np.array([0, 2, 5]), codes.astype(np.int32))
+    content = Content(
+        axes, np.array([0, 2, 5]), codes.astype(np.int32), np.array([0, 1, 2]), np.ones(codes.shape, np.float32)
+    )
     told = [rng.normal(size=A).astype(np.float32) for _ in range(3)]
     foreseen = Foreseen(rng.random(A) < 0.4, *told)
     return Evidence(plain.knowledge, plain.neighbours.sequences, ContentEvidence(content, foreseen))
@@ -204,7 +206,8 @@ def test_shortlists_hold_the_best_by_features() -> None:
     middle = rng.normal(size=(40, 8))
     axes = middle[rng.integers(40, size=items)] + 0.3 * rng.normal(size=(items, 8))
     axes = (axes / np.linalg.norm(axes, axis=1, keepdims=True)).astype(np.float32)
-    content = Content(axes, np.array([0, 8]), rng.integers(-1, 900, (1, items)).astype(np.int32))
+    codes = rng.integers(-1, 900, (1, items)).astype(np.int32)
+    content = Content(axes, np.array([0, 8]), codes, np.array([0, 1]), np.ones(codes.shape, np.float32))
     frame = log_of(Shop(3), 60, 1)
     small, _ = fit_response(Dataset.from_frame(frame, REWARDS), 0)
     known = small.evidence.knowledge

@@ -225,10 +225,10 @@ def test_clicks_without_a_column_of_responses(tmp_path: Path) -> None:
     assert "column response is missing" in fails("check", tmp_path / "a.csv", "--map", "session=who,step=n,item=what")
 
 
-def test_the_first_of_several_categories(tmp_path: Path) -> None:
+def test_several_categories_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("s,n,i,r,c\n1,0,a,skip,food > fruit\n1,1,b,click,tools\n")
     mapped = ("--map", "session=s,step=n,item=i,response=r,category=c", "--set", "category_separator=>")
-    assert canonical(tmp_path / "a.csv", *mapped)["category"].to_list() == ["food", "tools"]
+    assert canonical(tmp_path / "a.csv", *mapped)["category"].to_list() == [["food", "fruit"], ["tools"]]
 
 
 @pytest.mark.parametrize("least", [1, 8, 10])

@@ -34,7 +34,7 @@ from bcd4rec.sim.shop import Shop
 from bcd4rec.sim.shop_config import CatalogueConfig, ShopConfig
 from bcd4rec.workflows.comparison import BEHAVIOUR, contestant
 from bcd4rec.workflows.fitting import Fitted, fit
-from serving_help import Running, serving, states_of
+from serving_help import PATIENT, Running, serving, states_of
 from test_cli import run
 
 ITEMS, LARGE = 61, 200_000
@@ -70,7 +70,7 @@ def folder(fitted: Fitted, dataset: Dataset, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with serving(tmp_path_factory.mktemp("scratch"), folder) as running:
+    with serving(tmp_path_factory.mktemp("scratch"), folder, environment=PATIENT) as running:
         yield running
 
 

@@ -230,7 +230,7 @@ def test_titles_are_texts_and_kinds_can_be_said(tmp_path: Path) -> None:
     assert items["size"].to_list() == ["36", "38", "36"]
     for wish, words in (
         ("colour=text", "has no feature colour; its features are title, size, code"),
-        ("size=big", "size=big, expected one of number, category, text, ignored"),
+        ("size=big", "size=big, expected one of number, category, tags, text, ignored"),
         ("title=number", "column title of"),
     ):
         args = ("prepare", tmp_path / "log.csv", "--map", MAPPED, "--out", tmp_path / "no")
@@ -255,7 +255,7 @@ def test_vectors_and_truth_values(tmp_path: Path) -> None:
         ("sku,price\na,1\nb,inf\n", "row 2, column price: found 'inf', expected a finite number"),
         ("sku,positives\na,1\n", "column positives has a name that the data set uses itself"),
         ('{"sku": "a", "v": [1, 2]}\n{"sku": "b", "v": [1]}\n{"sku": "c", "v": [1, 3]}\n', "row 2, column v: found"),
-        ('{"sku": "a", "v": ["x"]}\n', "column v holds lists of String"),
+        ('{"sku": "a", "v": [true]}\n', "column v holds lists of Boolean, expected numbers or texts"),
         ('{"sku": "a", "v": {"x": 1}}\n', "column v has type Struct"),
     ],
 )

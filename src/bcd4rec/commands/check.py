@@ -51,6 +51,13 @@ def check(
         raise typer.Exit(2)
 
 
+def items_told(found: dict[str, Any]) -> str:
+    """How many there are, of how many categories, and how many of them have several."""
+    several = found.get("items_of_several_categories")
+    told = f" in {found['categories']:,} categories" if found["categories"] else ""
+    return f"{found['items']:,}{told}" + (f"; {several:,} have several" if several else "")
+
+
 def _table(path: str, found: dict[str, Any], read: list[tuple[str, str]]) -> Any:
     from bcd4rec.commands._reading import organic_told
     from bcd4rec.console import pairs_table
@@ -59,7 +66,7 @@ def _table(path: str, found: dict[str, Any], read: list[tuple[str, str]]) -> Any
     pairs = [
         *read,
         ("sessions", f"{found['sessions']:,}"),
-        ("items", f"{found['items']:,}" + (f" in {found['categories']:,} categories" if found["categories"] else "")),
+        ("items", items_told(found)),
         ("impressions", f"{found['impressions']:,} in {found['requests']:,} slates of {found['slate_size']:.1f} items"),
     ]
     if found["organic"]:

@@ -302,6 +302,7 @@ def new_items_told(found: dict[str, Any]) -> str:
 
 def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]]) -> Any:
     from bcd4rec.commands._reading import organic_told, reading_pairs
+    from bcd4rec.commands.check import items_told
     from bcd4rec.console import pairs_table
 
     counts, config = manifest["counts"], manifest["config"]
@@ -319,10 +320,7 @@ def _table(path: str, manifest: dict[str, Any], beside: dict[str, dict[str, int]
         *([("users", f"{counts['users']:,}")] if "users" in counts else []),
         ("liked items shown again", again_told(manifest["availability"])),
         *([("features of items", features_told(manifest["features"]))] if "features" in manifest else []),
-        (
-            "items",
-            f"{counts['items']:,}" + (f" in {counts['categories']:,} categories" if counts["categories"] else ""),
-        ),
+        ("items", items_told(counts)),
         ("dropped", ", ".join(f"{count:,} {why}" for why, count in manifest["dropped"].items()) or "nothing"),
         ("content hash", manifest["content_hash"][:16]),
     ]

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json
+from bcd4rec.data import tags
 from bcd4rec.data.dataset import FORMAT
 from bcd4rec.data.features import ItemFeatures
 from bcd4rec.data.origin import origin_of_log
@@ -21,7 +22,7 @@ from bcd4rec.data.preparing import Draft, index_of, session_columns
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.row_counts import RowCounts, Splits
 from bcd4rec.data.schema import Log
-from bcd4rec.data.sessions import SessionIndex, Tick, no_tick
+from bcd4rec.data.sessions import ONE, SessionIndex, Tick, no_tick, with_categories
 from bcd4rec.data.splits import SplitConfig, assign_splits, refuse_no_train, refuse_unstable
 from bcd4rec.data.state_table import StateTable, state_files
 from bcd4rec.data.states import PAD, IntArray
@@ -94,7 +95,7 @@ class Grown:
         if (features is not None) != ("features" in self.manifest):
             which = "was made with --items; give the file" if features is None else "was made without --items; leave it"
             raise InputError(f"{self.folder} {which} {'again' if features is None else 'out'}.")
-        if features is not None and "category" in features.kinds:
+        if features is not None and {"category", "categories"} & set(features.kinds):
             raise InputError(
                 f"{features.path} tells categories, and {self.folder} does not know which of its own are from it; "
                 "prepare all at once."
@@ -126,18 +127,20 @@ class Grown:
             )
 
     def all_items(self, log: Log, index: SessionIndex) -> pl.DataFrame:
-        """item_id and category of the old and the new items, in ascending order of ids."""
-        new = index.items.select("item_id", "category")
-        both = self.items.select("item_id", "category").join(new, on="item_id", how="full", coalesce=True)
-        torn = both.filter(pl.col("category") != pl.col("category_right")).sort("item_id")
+        """item_id, category (and categories) of the old and the new items, in ascending order of ids."""
+        old, new = (items.select("item_id", _listed(items).alias("all")) for items in (self.items, index.items))
+        both = old.join(new, on="item_id", how="full", coalesce=True).sort("item_id")
+        mine, theirs = pl.col("all"), pl.col("all_right")
+        torn = both.filter(tags.as_set(mine) != tags.as_set(theirs))
         if not torn.is_empty():
-            item, old, other = torn.row(0)
+            item, before, other = torn.row(0)
             many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
             raise InputError(
-                f"{log.path}, column {log.tables[0].name('category')}: found {shown(other)} for item {shown(item)}, "
-                f"which has {shown(old)} in the data set {self.folder}, expected one category per item{many}."
+                f"{log.path}, column {log.tables[0].name('category')}: found {shown(tags.plain(other))} for item "
+                f"{shown(item)}, which has {shown(tags.plain(before))} in the data set {self.folder}, {ONE}{many}."
             )
-        return both.select("item_id", pl.coalesce("category", "category_right").alias("category")).sort("item_id")
+        lists = tags.read(pl.min_horizontal(tags.written(mine), tags.written(theirs)))
+        return tags.if_several(with_categories(both, lists)).select(pl.exclude("all", "all_right"))
 
     def states(self, renumber: IntArray) -> Iterator[IntArray]:
         """Blocks (n, L + S) of its states, in the new numbers of items."""
@@ -159,6 +162,11 @@ class Grown:
 
 
 _STATES = ("positives.npy", "skips.npy")
+
+
+def _listed(items: pl.DataFrame) -> pl.Expr:
+    """All categories of each item, also where it has one at most."""
+    return pl.col("categories") if "categories" in items.columns else tags.parted(pl.col("category"), "")
 
 
 def append(

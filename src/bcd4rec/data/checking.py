@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from bcd4rec.data import tags
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, LogProblem, default_responses, row_problems
 from bcd4rec.data.sessions import MICROSECONDS_PER_DAY, SessionIndex, Tick, no_tick
@@ -112,6 +113,7 @@ def _summarise(log: Log, index: SessionIndex, spool: Path, tick: Tick) -> tuple[
         "sessions": len(sessions),
         "items": len(items),
         "categories": items["category"].drop_nulls().n_unique(),
+        "items_of_several_categories": tags.several(items),
         "impressions": impressions,
         "organic": int(sessions["organic"].sum()),
         "sessions_without_impressions": len(sessions) - len(steps),

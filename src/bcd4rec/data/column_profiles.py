@@ -169,5 +169,7 @@ def is_time(one: ColumnProfile) -> bool:
 
 
 def is_place(one: ColumnProfile) -> bool:
+    if one.kind != "integer":  # lists have no least value
+        return False
     low, high = one.values.min(), one.values.max()
-    return one.kind == "integer" and int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]
+    return int(low) >= 0 and int(high) < MOST_PLACES  # type: ignore[arg-type]

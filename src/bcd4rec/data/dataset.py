@@ -59,7 +59,7 @@ class Dataset:
         states: States,
     ):
         self.manifest = manifest
-        self.items = items  # item_id, category, impressions and positives of the train split
+        self.items = items  # item_id, category, impressions and positives of the train split, features
         self.sessions = sessions  # session_id, split, start, end, rows, organic
         self.frame = transitions  # with the organic events, which are marked
         self.states = states
@@ -86,12 +86,16 @@ class Dataset:
 
     @cached_property
     def content(self) -> Content | None:
-        """The features of the items, encoded; None where no file about items was given.
+        """The features of the items, encoded; None where no file about items was given and none has several categories.
 
         A file that tells no items apart may still name new ones.
         """
         told = self.manifest.get("features")
-        return None if told is None else Content.encode(self.items, told["columns"])
+        several = {"categories": "tags"} if "categories" in self.items.columns else {}
+        if told is None and not several:
+            return None
+        others = {} if told is None else told["columns"]
+        return Content.encode(self.items, {name: others[name] for name in others if name != "categories"} | several)
 
     @cached_property
     def _split_of_row(self) -> pl.Series:

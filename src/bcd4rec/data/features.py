@@ -1,4 +1,4 @@
-"""What a second file tells about items: numbers, categories, texts and vectors, each checked and typed."""
+"""What a second file tells about items: numbers, categories, tags, texts and vectors, each checked and typed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,23 +7,31 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data import tags
 from bcd4rec.data.schema import INTEGER
 from bcd4rec.data.tables import ROW, RawTable, collect, is_text, scan, shown
 from bcd4rec.errors import InputError
 
 TAKEN = ("impressions", "positives")  # which items.parquet has of its own
-KINDS = ("number", "category", "text", "ignored")  # what a column can be made by its reader's wish; vectors are vectors
+KINDS = (
+    "number",
+    "category",
+    "tags",
+    "text",
+    "ignored",
+)  # what a column can be made by its reader's wish; vectors are vectors
 MOST = 32  # columns; each is three or more weights
 DISTINCT, WORDS = 0.5, 2  # texts differ from item to item more often than not, and have several words
 
 
 @dataclass(frozen=True)
 class ItemFeatures:
-    """Columns of items by id: numbers, truth values, strings (categories or texts), and lists of numbers (vectors)."""
+    """Columns of items by id: numbers, truth values, strings (categories or texts), lists of strings (tags) and of
+    numbers (vectors)."""
 
     path: Path
-    table: pl.DataFrame  # item_id and the features; `category`, where it has one, is the item's category
-    kinds: dict[str, str] = field(default_factory=dict)  # number, category, text, vector of n or ignored, by name
+    table: pl.DataFrame  # item_id and the features; `category` and `categories`, where it has them, are the item's
+    kinds: dict[str, str] = field(default_factory=dict)  # number, category, tags, text, vector of n or ignored, by name
     new_items: bool = True  # whether items that the log never shows join the catalogue
 
     @classmethod
@@ -49,7 +57,7 @@ class ItemFeatures:
         _refuse_names(table, own_id, wished)
         rows = collect(table, table.frame)
         ids = _ids(rows[own_id], id_type).alias("item_id")
-        kind = "an integer, as the log's ids are; 007 and 7.0 are no 7" if id_type == pl.Int64 else "an integer or text"
+        kind = "an integer, as the log's ids are; 007 and 7.0 are no 7" if id_type == pl.Int64 else "an id"
         for wrong, what in ((ids.is_null(), kind), (ids.is_duplicated(), "each item once")):
             if wrong.any():
                 first = rows.filter(wrong).row(0, named=True)
@@ -62,7 +70,7 @@ class ItemFeatures:
             if wished.get(name) == "ignored":
                 found[name] = "ignored"
                 continue
-            column, found[name] = _typed(table, rows, name)
+            column, found[name] = _typed(table, rows, name, wished.get(name))
             if name in wished and found[name] != wished[name]:
                 column, found[name] = _wished(table, rows, name, found[name], wished[name])
             columns.append(column)
@@ -71,7 +79,7 @@ class ItemFeatures:
                 f"{table.path} has {len(found)} columns of features, expected at most {MOST}; leave some out with "
                 "--item-kinds NAME=ignored."
             )
-        return cls(table.path, pl.DataFrame(columns), found, new_items)
+        return cls(table.path, _with_categories(pl.DataFrame(columns)), found, new_items)
 
     def catalogue(self, items: pl.DataFrame) -> pl.DataFrame:
         """The log's `items` (item_id, category, impressions), and after them those that it never shows."""
@@ -83,14 +91,26 @@ class ItemFeatures:
     def of(self, items: pl.DataFrame) -> pl.DataFrame:
         """`items` (item_id, category, …) with the features; a category of the log counts before that of the file."""
         joined = self._filled(items)
-        return joined.join(self.table.drop("category", strict=False), on="item_id", how="left", maintain_order="left")
+        others = self.table.drop("category", "categories", strict=False)
+        return joined.join(others, on="item_id", how="left", maintain_order="left")
 
     def _filled(self, items: pl.DataFrame) -> pl.DataFrame:
+        """Several categories of the file join those of the log; a single one counts where the log has none."""
         if "category" not in self.table.columns:
             return items
-        own = self.table.select("item_id", pl.col("category").alias("told"))
+        told = [name for name in ("category", "categories") if name in self.table.columns]
+        own = self.table.select("item_id", pl.col(told).name.prefix("told_"))
         joined = items.join(own, on="item_id", how="left", maintain_order="left")
-        return joined.with_columns(pl.coalesce("category", "told").alias("category")).drop("told")
+        if "categories" in (*items.columns, *told):
+            mine = pl.col("categories" if "categories" in items.columns else "category")
+            if len(told) > 1:
+                each = [pl.concat_list(one).fill_null([]) for one in (mine, pl.col("told_categories"))]
+                lists = tags.cleaned(pl.concat_list(each))
+            else:
+                lists = pl.coalesce(mine, tags.parted(pl.col("told_category"), ""))
+            joined = joined.with_columns(lists.alias("categories"))
+        joined = joined.with_columns(pl.coalesce("category", "told_category").alias("category"))
+        return tags.if_several(joined.drop(f"told_{name}" for name in told))
 
     def told(self, items: pl.DataFrame, shown: pl.DataFrame) -> dict[str, Any]:
         """For the manifest: the kind of each column, and how many of the log's items (`shown`) have them.
@@ -131,10 +151,25 @@ def _refuse_names(table: RawTable, own_id: str, wished: dict[str, str]) -> None:
             raise InputError(f"--item-kinds: {name}={kind}, expected one of {', '.join(KINDS)}.")
 
 
-def _typed(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
+def _with_categories(rows: pl.DataFrame) -> pl.DataFrame:
+    """`category` as a text, and `categories` as lists where either column of the file has lists."""
+    lists = [name for name in ("category", "categories") if rows.schema.get(name) == pl.List]
+    if not lists:
+        return rows
+    names = [name for name in ("category", "categories") if name in rows.columns]
+    each = [pl.col(name) if name in lists else tags.parted(pl.col(name), "") for name in names]
+    every = tags.cleaned(pl.concat_list(one.fill_null([]) for one in each))
+    return rows.with_columns(every.alias("categories")).with_columns(
+        pl.col("categories").list.first().alias("category")
+    )
+
+
+def _typed(table: RawTable, rows: pl.DataFrame, name: str, wish: str | None) -> tuple[pl.Series, str]:
     column = rows[name]
+    if wish == "tags" or name == "categories" or _looks_like_tags(column, name):
+        return _tags(table, rows, name, wish), "tags"
     if name == "category":
-        return (column.list.first() if column.dtype == pl.List else column).cast(pl.String), "category"
+        return column.cast(pl.String), "category"
     if column.dtype == pl.List:
         return _vectors(table, rows, name)
     numbers = column.cast(pl.Float64, strict=False) if is_text(column.dtype) else column
@@ -149,6 +184,24 @@ def _typed(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, s
     return numbers.cast(pl.Float64), "number"
 
 
+def _looks_like_tags(column: pl.Series, name: str) -> bool:
+    """Lists of texts, and texts of which most have a separator in them."""
+    if column.dtype == pl.List:
+        return name == "category" or is_text(column.dtype.inner)  # type: ignore[attr-defined]
+    return is_text(column.dtype) and bool(tags.separator_in(column.cast(pl.String), tags.SURE, tags.MOSTLY))
+
+
+def _tags(table: RawTable, rows: pl.DataFrame, name: str, wish: str | None) -> pl.Series:
+    column, inner = rows[name], getattr(rows[name].dtype, "inner", rows[name].dtype)
+    if not (is_text(inner) or inner.is_integer() or inner == pl.Null):
+        raise InputError(f"{table.path}: column {name} has type {column.dtype}, expected texts or lists of texts.")
+    if column.dtype == pl.List:
+        return rows.select(tags.cleaned(pl.col(name)).alias(name))[name]
+    among = tags.SEPARATORS if wish or name == "categories" else tags.SURE
+    separator = tags.separator_in(column.cast(pl.String), among)
+    return rows.select(tags.parted(pl.col(name), separator).alias(name))[name]
+
+
 def _is_prose(column: pl.Series) -> bool:
     """Whether values are mostly distinct and of several words, as titles are and brands are not."""
     there = column.drop_nulls()
@@ -158,7 +211,7 @@ def _is_prose(column: pl.Series) -> bool:
 
 def _wished(table: RawTable, rows: pl.DataFrame, name: str, found: str, kind: str) -> tuple[pl.Series, str]:
     """A number may be a code, and a text a category or the other way round."""
-    if name == "category" or found.startswith("vector") or kind == "number":
+    if name in ("category", "categories") or found.startswith("vector") or kind == "number":
         raise InputError(f"--item-kinds: column {name} of {table.path} is a {found} and cannot be a {kind}.")
     return rows[name].cast(pl.String), kind
 
@@ -166,7 +219,7 @@ def _wished(table: RawTable, rows: pl.DataFrame, name: str, found: str, kind: st
 def _vectors(table: RawTable, rows: pl.DataFrame, name: str) -> tuple[pl.Series, str]:
     inner = rows[name].dtype.inner  # type: ignore[attr-defined]
     if not inner.is_numeric():
-        raise InputError(f"{table.path}: column {name} holds lists of {inner}, expected numbers; write one text each.")
+        raise InputError(f"{table.path}: column {name} holds lists of {inner}, expected numbers or texts.")
     vectors = rows[name].cast(pl.List(pl.Float32))
     width = vectors.list.len().drop_nulls().mode()
     size = int(width[0]) if len(width) else 0

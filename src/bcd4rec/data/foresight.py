@@ -10,11 +10,12 @@ known items as for new ones. How strongly each factor is drawn to 1 is what fore
 that do not help by more than luck would have it are not used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sparse
 from numpy.typing import NDArray
 
 from bcd4rec.data.content import Content
@@ -27,6 +28,7 @@ MOST_ITEMS = 50_000  # of those that were seen, the ones that responses were mos
 GROUPS = (*np.geomspace(0.3, 300.0, 7), np.inf)  # strengths of a value's lift, in expected responses; ∞ is no lift
 PENALTIES = (*np.geomspace(0.1, 1e5, 13), 1e12)  # of squared weights of axes, in expected responses; 1e12 is no weight
 PASSES = 4
+SCALINGS = 8  # steps for each strength of the lifts of tags
 LARGEST = 3.0  # of a logarithm
 
 
@@ -88,8 +90,8 @@ def foreseen_lifts(n: Doubles, e: Doubles, categories: IntArray, content: Conten
     fold[chosen] = np.random.default_rng(0).permutation(len(chosen)) % ITEM_FOLDS
     counts = _Counts(n, e, chosen, fold)
     prior += counts.grouped(prior, categories)
-    for codes in content.codes:
-        factor = counts.grouped(prior, codes)
+    for codes in content.coded:
+        factor = counts.grouped(prior, codes[0]) if len(codes) == 1 else counts.added(prior, codes)
         if counts.better(prior[chosen], factor[chosen], counts.strength(prior)):
             prior += factor
     if content.axes.shape[1]:
@@ -138,6 +140,45 @@ class _Counts:
             found[coded] = lifts[self.fold[coded], codes[coded]]
             tried.append((self.likelihoods((prior + found)[self.chosen], m).sum(), found))
         return max(tried, key=lambda one: float(one[0]))[1]
+
+    def added(self, prior: Doubles, codes: IntArray) -> Doubles:
+        """(A,) the same of items with several values (k, A), whose log lifts add up."""
+        values = int(codes.max(initial=-1)) + 1
+        row, item = np.nonzero(codes >= 0)
+        places = (np.ones(len(item)), (item, codes[row, item]))
+        has = sparse.csr_matrix(places, (len(prior), values))
+        chosen, fold, m = self.chosen, self.fold[self.chosen], self.strength(prior)
+        mean = self.e[chosen] * np.exp(prior[chosen])
+        # Each fold is foreseen by the others; the last column is for items that were not learned from.
+        learned = np.column_stack([fold != number for number in range(ITEM_FOLDS)] + [np.ones(len(chosen))])
+        best, lifts = self.likelihoods(prior[chosen], m).sum(), np.zeros((values, ITEM_FOLDS + 1))
+        mine = has[chosen]
+        for found in additive_lifts(mine, self.n[chosen], mean, learned.astype(np.float64), GROUPS[-2::-1]):
+            told = (mine @ found)[np.arange(len(chosen)), fold]
+            likely = self.likelihoods(prior[chosen] + told, m).sum()
+            if likely > best:
+                best, lifts = likely, found
+        everything: Doubles = (has @ lifts)[np.arange(len(prior)), self.fold]
+        return everything
+
+
+def additive_lifts(
+    has: sparse.csr_matrix, n: Doubles, mean: Doubles, learned: Doubles, strengths: Sequence[float]
+) -> Iterator[Doubles]:
+    """(V, F) log lifts θ of V values for each strength, from n ~ Poisson(mean · exp(Σ θ of an item's values)).
+
+    `has` is (items, V); `learned` (items, F) says what each of F fits learns from. A value's lift is drawn to 1 as in
+    `grouped`: it maximises the likelihood with a Gamma prior. All values move at once, each by a k-th of the way, where
+    k is the most that an item has, so that no step makes it worse (generalised iterative scaling); strong priors come
+    first, and weaker ones go on from there.
+    """
+    steps = 1.0 / max(float(has.sum(axis=1).max()), 1.0)
+    counted, lifts = has.T @ (learned * n[:, None]), np.zeros((has.shape[1], learned.shape[1]))
+    for drawn in strengths:
+        for _ in range(SCALINGS):
+            expected = has.T @ (learned * (mean[:, None] * np.exp(has @ lifts)))
+            lifts = lifts + steps * np.log((counted + drawn) / (expected + drawn * np.exp(lifts)))
+        yield lifts
 
 
 class _Ridge:

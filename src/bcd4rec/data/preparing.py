@@ -11,6 +11,8 @@ from pydantic import Field
 
 from bcd4rec.artifacts import atomic_directory, refuse_existing
 from bcd4rec.config import Config
+from bcd4rec.data import tags
+from bcd4rec.data.content import MOST_TAGS, tags_beyond
 from bcd4rec.data.dataset import FORMAT, write_manifest
 from bcd4rec.data.earlier import with_earlier
 from bcd4rec.data.features import ItemFeatures
@@ -24,7 +26,7 @@ from bcd4rec.data.splits import SplitConfig, assign_splits, first_day, refuse_no
 from bcd4rec.data.state_table import Distinct, StateTable, state_files
 from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
-from bcd4rec.data.warnings import Warned, unknown_items
+from bcd4rec.data.warnings import Warned, many_tags, unknown_items
 from bcd4rec.errors import InputError
 from bcd4rec.runner.mapping import ALONE, Helpers
 from bcd4rec.seeding import generator
@@ -218,7 +220,9 @@ class Draft:
         """Write what is left: sessions, items, and the manifest. `told` is left out where it is nothing."""
         sessions.write_parquet(self.folder / "sessions.parquet")
         counted = items.select("item_id", "category").with_columns(
-            pl.Series("impressions", self.tally.impressions), pl.Series("positives", self.tally.positives)
+            pl.Series("impressions", self.tally.impressions),
+            pl.Series("positives", self.tally.positives),
+            *(items[name] for name in ("categories",) if name in items.columns),
         )
         if features is not None:
             counted = features.of(counted)
@@ -231,15 +235,17 @@ class Draft:
             "counts": self._counts(sessions, items, list(about["responses"]["rewards"])),
             "availability": dict(self.tally.availability),
             "dropped": about["dropped"],
-            "warnings": [one.to_json() for one in [*self._warnings(), *(warned or [])]],
+            "warnings": [one.to_json() for one in [*self._warnings(counted), *(warned or [])]],
             "clock": about["clock"],
         } | {name: value for name, value in told.items() if value is not None}
         return write_manifest(self.folder, manifest)
 
-    def _warnings(self) -> list[Warned]:
+    def _warnings(self, items: pl.DataFrame) -> list[Warned]:
         held_out = self.tally.held_out
-        warned = unknown_items(int(held_out.sum()), int(held_out[self.tally.impressions == 0].sum()))
-        return [] if warned is None else [warned]
+        unknown = unknown_items(int(held_out.sum()), int(held_out[self.tally.impressions == 0].sum()))
+        lists = [name for name, dtype in items.schema.items() if dtype == pl.List(pl.String)]
+        many = [many_tags(name, MOST_TAGS, *tags_beyond(items[name])) for name in lists]
+        return [one for one in (unknown, *many) if one is not None]
 
     def _counts(self, sessions: pl.DataFrame, items: pl.DataFrame, responses: list[str]) -> dict[str, Any]:
         impressions = pl.col("rows") - pl.col("organic")
@@ -249,6 +255,7 @@ class Draft:
         organic = int(sessions["organic"].sum())
         more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
         more |= {"request_categories": len(self.tally.requested)} if self.tally.requested is not None else {}
+        more |= {"items_of_several_categories": several} if (several := tags.several(items)) else {}
         return {
             "sessions": len(sessions),
             "sessions_by_split": dict(by_split.select("split", "sessions").iter_rows()),

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data import tags
 from bcd4rec.data.column_hints import MOST_ANSWERS, only_days, own_names, speaks, spread_lists, tells_else
 from bcd4rec.data.column_profiles import (
     MOST,
@@ -373,11 +374,12 @@ class _Proposing:
         if item is not None and self._pick(
             "category", lambda one: one.kind in ("integer", "text", "list") and self._of(item, one), "each item has one"
         ):
-            column = self.chosen["category"]
-            texts = self.sample.frame[column.name].cast(pl.String)
-            several = [one for one in CATEGORY_SEPARATORS if texts.str.contains(one, literal=True).mean() > 0.5]  # type: ignore[operator]
-            if several:
-                self.options["category_separator"] = several[0]
+            given = self.sample.frame[self.chosen["category"].name]
+            listed = given.dtype == pl.List
+            if not listed and (found := tags.separator_in(given.cast(pl.String), CATEGORY_SEPARATORS, tags.MOSTLY)):
+                self.options["category_separator"] = found
+            if listed or "category_separator" in self.options:
+                self.reasons["category"] = "by its name, and each item has the same several, the main one first"
         slate = [self.chosen[role] for role in ("session", "slate", "time") if role in self.chosen]
 
         def of_request(one: ColumnProfile) -> bool:
@@ -387,7 +389,10 @@ class _Proposing:
             self._pick("request_category", of_request, "each request has one")
 
     def _of(self, item: ColumnProfile, one: ColumnProfile) -> bool:
-        return self._constant(item, replace(one, values=self.sample.frame[one.name])) >= 1.0 and one.filled > MOST
+        given = self.sample.frame[one.name]
+        if given.dtype == pl.List:  # in any order, as where a log is read
+            given = pl.DataFrame({"x": given}).select(tags.as_set(tags.cleaned(pl.col("x"))))["x"]
+        return self._constant(item, replace(one, values=given)) >= 1.0 and one.filled > MOST
 
     def _ignore(self) -> None:
         """A canonical name that the contents do not bear out is not to be taken by its name."""

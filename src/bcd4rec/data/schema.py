@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 import polars as pl
 
 from bcd4rec.config import Config
+from bcd4rec.data import tags
 from bcd4rec.data.files import log_files
 from bcd4rec.data.places import partition_values
 from bcd4rec.data.responses import DIGINETICA, Responses
@@ -79,6 +80,9 @@ class Log:
                 )
         self.columns = self.tables[0].columns
         self.clock = "timestamp" in self.columns
+        self.several_categories = self.has("category") and any(
+            table.frame.collect_schema()["category"] == pl.List for table in tables
+        )
         self.id_types = {name: self._id_type(name) for name in IDS}
         self._time_formats = {
             table.path: self.options.time_format or _iso_format(table) for table in self.tables if self.clock
@@ -146,12 +150,21 @@ class Log:
         columns.append(self._time(table, schema).alias("time"))
         columns.append(pl.col("response").cast(pl.String, strict=False))
         columns += [_integer(name, schema[name]) for name in ("step", "position") if self.has(name)]
-        texts = ("request_id", "category", "user_id", "request_category")
+        texts = ("request_id", "user_id", "request_category")
         columns += [pl.col(name).cast(pl.String) for name in texts if self.has(name)]
+        if self.has("category"):
+            columns.append(self._category(schema["category"]))
         if self.has("propensity"):
             columns.append(pl.col("propensity").cast(pl.Float64, strict=False))
         columns.append(_flag("organic") if self.has("organic") else pl.lit(False).alias("organic"))
         return columns
+
+    def _category(self, dtype: pl.DataType) -> pl.Expr:
+        """A text, or in a log with lists of categories a list in all its files."""
+        column = pl.col("category")
+        if not self.several_categories:
+            return column.cast(pl.String)
+        return tags.cleaned(column) if dtype == pl.List else tags.parted(column, "")
 
     def _time(self, table: RawTable, schema: pl.Schema) -> pl.Expr:
         """The order of rows as an integer: microseconds since 1970, or the step."""

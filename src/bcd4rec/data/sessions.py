@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from bcd4rec.data import tags
 from bcd4rec.data.ordering import ChunkFile, DisorderError
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import BadLog, Log, LogProblem
@@ -19,6 +20,7 @@ CHUNK_ROWS = 1_000_000  # rows that are in memory at once …
 MOST_CHUNKS = 200  # … or more, so that a log is not cut into more files than can be open
 CARRIED = ("request_id", "step", "position", "propensity", "request_category")
 MICROSECONDS_PER_DAY = 86_400_000_000
+ONE = "expected one category per item, or the same several in each of its rows"
 
 Tick = Callable[[str, float], None]  # what is being done, and which share of it is done
 
@@ -33,7 +35,8 @@ class SessionIndex:
 
     `sessions`: session_id, start, end, rows, and of the rows those that are organic, that are positive (organic or
     not) and that were skipped, in order of their start (then of their appearance); user_id where the log has it.
-    `items`: item_id, category, impressions (without organic events), in ascending order of ids.
+    `items`: item_id, category, impressions (without organic events), in ascending order of ids; where some have several
+    categories also `categories`, all of them, the main one first.
     """
 
     log: Log
@@ -45,7 +48,7 @@ class SessionIndex:
     @classmethod
     def build(cls, log: Log, responses: Responses, tick: Tick = no_tick) -> "SessionIndex":
         """One streaming pass over the files."""
-        category = pl.col("category") if log.has("category") else pl.lit(None, pl.String)
+        category, same = _category_texts(log)
         organic, positive = pl.col("organic"), pl.col("response").is_in(responses.positive)
         users = (
             {"user_id": pl.col("user_id").min(), "other_user": pl.col("user_id").max()} if log.has("user_id") else {}
@@ -64,7 +67,8 @@ class SessionIndex:
             )
             by_item = frame.group_by("item_id").agg(
                 category.min().alias("category"),
-                category.max().alias("other_category"),
+                same.min().alias("same"),
+                same.max().alias("other"),
                 (~organic).sum().cast(pl.Int64).alias("impressions"),
             )
             sessions.append(collect(table, by_session).with_columns(pl.lit(number).alias("file")))
@@ -88,16 +92,19 @@ class SessionIndex:
         merged_items = (
             pl.concat(items)
             .group_by("item_id")
-            .agg(pl.col("category").min(), pl.col("other_category").max(), pl.col("impressions").sum())
+            .agg(pl.col("category", "same").min(), pl.col("other").max(), pl.col("impressions").sum())
             .sort("item_id")
         )
-        torn = merged_items.filter(pl.col("category") != pl.col("other_category"))
+        torn = merged_items.filter(pl.col("same") != pl.col("other"))
         if not torn.is_empty():
             raise BadLog([_category_problem(log, torn)])
         if merged_items["impressions"].sum() == 0:
             found = f"{log.path}: every row is organic, expected rows of what was recommended"
             raise BadLog([LogProblem("empty", f"{found}; leave the column organic out if it was.", len(merged_items))])
-        return cls(log, responses, merged_sessions, merged_items.drop("other_category"))
+        merged_items = merged_items.drop("same", "other")
+        if log.several_categories:
+            merged_items = tags.if_several(with_categories(merged_items, tags.read(pl.col("category"))))
+        return cls(log, responses, merged_sessions, merged_items)
 
     def chunks(self, spool: Path, sessions: pl.DataFrame | None = None, tick: Tick = no_tick) -> Iterator[pl.DataFrame]:
         """The rows of `sessions` (all by default; a subset of `self.sessions` in any order) in whole sessions.
@@ -204,17 +211,36 @@ def _refuse_two_users(log: Log, sessions: pl.DataFrame) -> None:
         )
 
 
+def _category_texts(log: Log) -> tuple[pl.Expr, pl.Expr]:
+    """What rows say about the category of their item, and a text that is the same where they say the same.
+
+    Several categories are the same in any order. Where rows have them in different orders, the order that is the first
+    by the alphabet counts: whatever is read first, and whatever is added later, all come to the same.
+    """
+    if not log.has("category"):
+        return pl.lit(None, pl.String), pl.lit(None, pl.String)
+    column = pl.col("category")
+    return (tags.written(column), tags.as_set(column)) if log.several_categories else (column, column)
+
+
+def with_categories(items: pl.DataFrame, lists: pl.Expr) -> pl.DataFrame:
+    """`category`, the main one, is the first of `categories`."""
+    return items.with_columns(lists.alias("categories")).with_columns(
+        pl.col("categories").list.first().alias("category")
+    )
+
+
 def _category_problem(log: Log, torn: pl.DataFrame) -> LogProblem:
     """Name the first row that gives an item another category than the rows before it did."""
-    item, seen = torn["item_id"][0], None
+    item, seen, (_, same) = torn["item_id"][0], None, _category_texts(log)
     for table, frame in log.frames():
-        query = frame.filter((pl.col("item_id") == item) & pl.col("category").is_not_null()).select("row", "category")
+        query = frame.filter((pl.col("item_id") == item) & pl.col("category").is_not_null()).select("row", same=same)
         for row, category in collect(table, query).sort("row").iter_rows():
             seen = category if seen is None else seen
             if category != seen:
                 where = f"{table.path}, row {row}, column {table.name('category')}"
-                found = f"{shown(category)} for item {shown(item)}, which had {shown(seen)} before"
+                found, before = (shown(tags.plain(one.split(tags.BETWEEN))) for one in (category, seen))
                 many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
-                sentence = f"{where}: found {found}, expected one category per item{many}."
+                sentence = f"{where}: found {found} for item {shown(item)}, which had {before} before, {ONE}{many}."
                 return LogProblem("two categories", sentence, len(torn))
     raise InputError(f"{log.path} changed while it was read; run the command again.")

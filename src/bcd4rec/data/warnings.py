@@ -227,6 +227,15 @@ def unknown_items(held_out: int, unknown: int) -> Warned | None:
     return Warned("unknown items", share, f"{told}; train on a longer or a later period.")
 
 
+def many_tags(column: str, most: int, items: int, values: int) -> Warned | None:
+    """Of `prepare`: values of a list column of items.parquet that no model looks at."""
+    if not items:
+        return None
+    told = f"Column {column} of items.parquet: {items:,} items have more than {most} values that others have, too"
+    used = f"models use the first {most} of each and leave out {values:,} values"
+    return Warned("many tags", values, f"{told}; {used}, so put those that matter first or leave out common ones.")
+
+
 RULES: tuple[Callable[[LogCounts], Warned | None], ...] = (
     few_sessions,
     few_positives,

@@ -6,7 +6,7 @@ none:
     new                      1 for an item that nobody was shown
     new × foreseen lifts     of positive responses, of the target, of likes: what its features let expect; 0 for others
     alike to liked, last liked, skipped     three for each feature: the mean inner product of a block of axes, or the
-                                            share of the items with the same value
+                                            share of the items with the same value; of tags, the mean cosine
 """
 
 from dataclasses import dataclass
@@ -61,6 +61,8 @@ class ContentEvidence:
             content.axes,
             content.blocks,
             content.codes,
+            content.rows,
+            content.shares,
             np.zeros((PARTS, content.values), np.float32),
             alike,
         )
@@ -83,7 +85,8 @@ class ContentEvidence:
         if len(content.codes):
             coded = np.ascontiguousarray(self._by_feature(weights)[:, len(content.blocks) - 1 :])
             board = np.zeros((PARTS, content.values), np.float32)
-            kernels.add_values(positives, skips, coded, content.codes, wanted.codes, board, out)
+            mine = content.codes, content.rows, content.shares
+            kernels.add_values(positives, skips, coded, *mine, wanted.codes, wanted.shares, board, out)
 
     def directions(self, positives: IntArray, skips: IntArray, weights: FloatArray) -> FloatArray:
         """(R, B, D) whose products with the axes of items are what these say about them, by weights (R, columns)."""
@@ -125,8 +128,9 @@ class Wanted:
     """Items that are asked about, laid out for products with all of them."""
 
     axes: FloatArray  # (D, C)
-    codes: IntArray  # (G, C)
+    codes: IntArray  # (K, C)
+    shares: FloatArray  # (K, C)
 
     @classmethod
     def of(cls, content: Content) -> "Wanted":
-        return cls(np.ascontiguousarray(content.axes.T), content.codes)
+        return cls(np.ascontiguousarray(content.axes.T), content.codes, content.shares)

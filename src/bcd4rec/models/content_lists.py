@@ -35,7 +35,8 @@ class ContentLists:
         content = known.content
         centres, group = _grouped(content)
         ranked = np.argsort(-values, kind="stable").astype(np.int32)
-        under = _firsts(content.codes[:, ranked].ravel(), np.tile(ranked, len(content.codes)), content.values)
+        values_of = content.codes[:, ranked].T.ravel()  # item by item: tags of one may be in any row
+        under = _firsts(values_of, np.repeat(ranked, len(content.codes)), content.values)
         return cls(known.some(best), centres, *_firsts(group[ranked], ranked, centres.shape[1]), *under)
 
     def near(self, known: ContentEvidence, positives: IntArray, skips: IntArray, weights: FloatArray) -> IntArray:

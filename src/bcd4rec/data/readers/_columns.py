@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 from pydantic import Field, field_validator
 
+from bcd4rec.data import tags
 from bcd4rec.data.files import Kind, log_files
 from bcd4rec.data.nesting import with_lists
 from bcd4rec.data.places import partition_values
@@ -71,7 +72,7 @@ class ColumnsReader(Reader):
     mark: str = ""
     """What stands between an item and its response in a list of items such as N1-0 N2-1."""
     category_separator: str = ""
-    """What stands between several categories of an item; the first one counts."""
+    """What stands between several categories of an item, the main one first; lists need none."""
     row_sessions: bool = False
     """Each row is a session of its own, as where single decisions are logged and nobody knows whose."""
     ignore: tuple[str, ...] = ()
@@ -167,14 +168,20 @@ class ColumnsReader(Reader):
             table = replace(table, frame=table.frame.with_columns(**answer), columns=(*table.columns, "response"))
             given = given | {"response": "response"}
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
-        table = self._first_category(replace(picked, own_names={**picked.own_names, **table.own_names}))
+        table = self._all_categories(replace(picked, own_names={**picked.own_names, **table.own_names}))
         return self._answered(table, reading) if self.responses else table
 
-    def _first_category(self, table: RawTable) -> RawTable:
+    def _all_categories(self, table: RawTable) -> RawTable:
+        """The table with a list in place of several categories that are one text."""
         if not self.category_separator or "category" not in table.columns:
             return table
-        first = pl.col("category").cast(pl.String).str.split(self.category_separator).list.first().str.strip_chars()
-        return replace(table, frame=table.frame.with_columns(first.alias("category")))
+        if table.frame.collect_schema()["category"] == pl.List:
+            raise InputError(
+                f"{table.path}: column {table.name('category')} holds lists, which need no category_separator "
+                f"({self.category_separator!r}); leave it out."
+            )
+        lists = tags.parted(pl.col("category"), self.category_separator)
+        return replace(table, frame=table.frame.with_columns(lists.alias("category")))
 
     def _answered(self, table: RawTable, reading: Reading) -> RawTable:
         """The table with its response values translated, without those that a rule drops, organic ones marked."""
