@@ -75,6 +75,8 @@ def start(
     def again(stage: str, done: bool) -> None:
         say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
 
+    if items is not None and items_id is None:
+        items_id = _items_id(items, log, proposal)
     run = Start(log, folder, seed, earlier, again, items, items_id)
     _show(proposal)
     say(_first_estimate(log, proposal))
@@ -115,6 +117,19 @@ def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
     named = [Choice(role, str(column), "as you say") for role, column in options.get("map", {}).items()]
     values = [Choice(f"responses.{value}", rule, "as you say") for value, rule in options.get("responses", {}).items()]
     return Proposal(options, (*named, *values))
+
+
+def _items_id(items: Path, log: Path, proposal: "Proposal") -> str | None:
+    """Which column of the file of items holds the log's ids, where it is not called as in the log."""
+    from bcd4rec.console import say
+    from bcd4rec.data.features import id_column
+    from bcd4rec.data.sampling import item_ids, sample_of
+
+    own = proposal.map.get("item", "item_id")
+    found = id_column(items, own, item_ids(sample_of(log), proposal))
+    if found not in (None, own):
+        say(f"{items.name}: {found} is the item, most of whose values in the log are there.")
+    return found
 
 
 def _keep(folder: Path, mapping: Path | None, proposal: "Proposal", log: Path) -> None:
@@ -172,7 +187,8 @@ def _first_estimate(log: Path, proposal: "Proposal") -> str:
 
     roles = proposal.map
     rows = about_rows(log)
-    several = items_of_a_row(sample_of(log).frame, roles) if "items" in roles else 1.0
+    nested = str(proposal.options.get("nested", ""))
+    several = items_of_a_row(sample_of(log).frame, roles, nested) if nested or "items" in roles else 1.0
     shown = round(rows * several)
     digits = max(0, len(str(shown)) - 2)
     single = not ({"slate", "items", "format"} & (set(roles) | set(proposal.options)))

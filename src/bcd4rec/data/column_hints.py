@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from bcd4rec.data.column_profiles import ColumnProfile
+from bcd4rec.data.column_profiles import ColumnProfile, is_time, profile
 from bcd4rec.data.column_words import SEEN, answer_of, name_score
-from bcd4rec.data.nesting import numbered, with_lists
+from bcd4rec.data.nesting import inside, numbered, unnested, with_lists
 from bcd4rec.data.proposal import LogSample
 from bcd4rec.data.response_rules import counted, word
 
@@ -24,6 +24,20 @@ def spread_lists(sample: LogSample) -> LogSample:
     wanted = [name for name, own in groups.items() if len(own) == len(groups[shown[0]])]
     frame, _ = with_lists(sample.frame.lazy(), sample.frame.columns, wanted)
     return replace(sample, frame=frame.collect().drop(one for name in wanted for one in groups[name]))
+
+
+def spread_events(sample: LogSample) -> LogSample:
+    """The sample with a row for each event where the file has one for each session, and the events have times."""
+    dtypes = sample.frame.schema
+    lists = [name for name, dtype in dtypes.items() if dtype == pl.List]
+    for nested in dict.fromkeys(name.partition(".")[0] for name in lists if "." in name):
+        own = inside(dtypes, nested)
+        if not any(name_score("time", name.rpartition(".")[2]) > 0 for name in own) or not set(own) <= set(lists):
+            continue
+        rows = unnested(sample.frame.lazy(), sample.frame.columns, nested).head(sample.frame.height * 10).collect()
+        if rows.height > sample.frame.height and any(is_time(profile(rows[name])) for name in own):
+            return replace(sample, frame=rows, nested=nested)
+    return sample
 
 
 def _same_ids(frame: pl.DataFrame, columns: Sequence[str]) -> bool:

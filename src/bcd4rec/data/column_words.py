@@ -65,8 +65,8 @@ ROLES: dict[str, Words] = {
     ),
     "items": (
         *("items", "shown", "impressions", "results", "displayed", "slate", "candidates", "recommended", "listed"),
-        *("list", "products", "articles", "skus", "viewed", "exposed", "ranking", "recommendations", "angezeigt"),
-        *("gezeigt", "artikelliste", "affiches", "mostrados", "表示"),
+        *("list", "products", "articles", "skus", "viewed", "exposed", "ranking", "recommendations", "inview"),
+        *("angezeigt", "gezeigt", "artikelliste", "affiches", "mostrados", "表示"),
     ),
     "clicked": (
         *("clicked", "clicks", "click", "opened", "liked", "chosen", "selected", "selection"),
@@ -184,4 +184,5 @@ def answer_of(value: str) -> str | None:
     if words[0] in ("no", "not", "non") and len(words) > 1:
         return "skip"
     candidates = ["".join(words), *words]
+    candidates += [one.removesuffix("s") for one in candidates]  # clicks, carts and orders
     return next((answer for answer, known in ANSWERS.items() if any(one in known for one in candidates)), None)

@@ -20,8 +20,23 @@ KINDS = (
     "text",
     "ignored",
 )  # what a column can be made by its reader's wish; vectors are vectors
+SAME_IDS = 0.5  # of the log's items that a column of another file must hold to be their id
 MOST = 32  # columns; each is three or more weights
 DISTINCT, WORDS = 0.5, 2  # texts differ from item to item more often than not, and have several words
+
+
+def id_column(path: Path, name: str, ids: pl.Series) -> str | None:
+    """The column of a file of items that is `name`, or else holds most of the `ids` (texts) and each value once."""
+    if not path.is_file() or ids.is_empty():
+        return None
+    table = scan(path)
+    if name in table.columns:
+        return name
+    rows = collect(table, table.frame)
+    plain = [one for one in table.columns if rows[one].dtype.is_integer() or rows[one].dtype == pl.String]
+    found = {one: float(ids.is_in(rows[one].cast(pl.String).implode()).mean() or 0) for one in plain}  # type: ignore[arg-type]
+    whole = [one for one in plain if found[one] > SAME_IDS and not rows[one].drop_nulls().is_duplicated().any()]
+    return max(whole, key=lambda one: found[one], default=None)
 
 
 @dataclass(frozen=True)

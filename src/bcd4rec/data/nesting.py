@@ -1,4 +1,4 @@
-"""Tables whose lists are spread: over the objects of a JSON array, or over columns such as item_1, item_2, item_3."""
+"""Lists of a table in other forms: objects of a JSON array, rows of their own, columns such as item_1, item_2."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -45,3 +45,14 @@ def with_lists(frame: pl.LazyFrame, columns: Sequence[str], wanted: Iterable[str
     names = [name for name in dict.fromkeys(wanted) if name not in columns and name in groups]
     lists = [pl.concat_list(groups[name]).list.drop_nulls().alias(name) for name in names]
     return (frame.with_columns(lists) if lists else frame), names
+
+
+def inside(columns: Iterable[str], nested: str) -> list[str]:
+    """The columns that a list of objects became."""
+    return [name for name in columns if name.startswith(f"{nested}.")]
+
+
+def unnested(frame: pl.LazyFrame, columns: Sequence[str], nested: str) -> pl.LazyFrame:
+    """A row for each object of a list, with what the list's row says of all of them; empty lists have none."""
+    own = inside(columns, nested)
+    return frame.filter(pl.col(own[0]).list.len() > 0).explode(own)

@@ -13,13 +13,17 @@ from bcd4rec.errors import printable
 
 @dataclass(frozen=True)
 class LogSample:
-    """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers."""
+    """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers.
+
+    `nested` is the list of objects in each row of the file that are the rows of `frame`.
+    """
 
     path: Path
     kind: Kind
     frame: pl.DataFrame
     delimiter: str = ""
     names_given: bool = False
+    nested: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,15 @@ from typing import Any
 import polars as pl
 
 from bcd4rec.data import tags
-from bcd4rec.data.column_hints import MOST_ANSWERS, only_days, own_names, speaks, spread_lists, tells_else
+from bcd4rec.data.column_hints import (
+    MOST_ANSWERS,
+    only_days,
+    own_names,
+    speaks,
+    spread_events,
+    spread_lists,
+    tells_else,
+)
 from bcd4rec.data.column_profiles import (
     MOST,
     ColumnProfile,
@@ -34,7 +42,6 @@ from bcd4rec.data.column_words import (
     name_score,
     tokens,
 )
-from bcd4rec.data.nesting import STAR
 from bcd4rec.data.proposal import Choice, LogSample, Proposal
 from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
@@ -51,7 +58,7 @@ WELL_RATED = 0.75  # of the best rating, from which on a thing counts as liked
 
 def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
-    sample = spread_lists(sample)
+    sample = spread_lists(spread_events(sample))
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:
         why = "the columns are those of the RecSys Challenge 2019"
@@ -83,6 +90,8 @@ class _Proposing:
         if self.sample.names_given:
             self.options["columns"] = [column.name for column in self.columns]
             self.doubts.append("the file has no header, so the columns have numbers; rename them as you like")
+        if self.sample.nested:
+            self.options["nested"] = self.sample.nested
         if self.sample.delimiter not in ("", ",", "\t"):
             self.options["delimiter"] = self.sample.delimiter
         self._lists()
@@ -130,18 +139,27 @@ class _Proposing:
         """Items, clicks, purchases and a history, where a row is a slate."""
         lists = [one for one in self.columns if one.kind == "list" and not name_score("category", one.name)]
         marked = [one for one in lists if one.mark]
-        shown = marked[0] if marked else self._best("items", lambda one: one in lists and not tells_else(one))
-        shown = shown or next((one for one in lists if STAR in one.name and name_score("item", one.name) > 0), None)
+        shown = marked[0] if marked else None
+        shown = shown or self._best("items", lambda one: one in lists and not (tells_else(one) or _past(one)))
+        around, chosen = (shown, None) if shown else _chosen_among(lists)
+        if around is None and self._best("item", is_id) is None:
+            around = self._best("item", lambda one: one in lists and not (tells_else(one) or _past(one)))
+        shown = around
         if shown is None:
             return
         if marked:
             self._choose("items", shown, f"a list of items with what was done, such as {shown.values.explode()[0]}")
             self.options["mark"] = shown.mark
         else:
-            self._choose("items", shown, "by its name, and it holds lists: a row is a slate")
+            why = "by its name, and it holds lists" if chosen is None else f"lists that hold those of {chosen.name}"
+            self._choose("items", shown, f"{why}: a row is a slate")
         if shown.separator:
             self.options["list_separator"] = shown.separator
+        if chosen is not None:
+            self._choose("clicked", chosen, f"a list whose values are among those of {shown.name} in the same row")
         for role in ("clicked", "bought"):
+            if role in self.chosen:
+                continue
             inside = self._best(role, lambda one: one.kind != "flag" and share_inside(one, shown) > 0.5)
             if inside is not None:
                 self._choose(role, inside, "by its name, and its values are among the items in view")
@@ -247,6 +265,12 @@ class _Proposing:
         answers = self._best("response", self._is_response) or self._by_values()
         if answers is None and self._rated():
             return
+        if answers is None and "items" in self.chosen:
+            raise InputError(
+                f"{self.sample.path}: {self.chosen['items'].name} are items that were shown, and no column tells which "
+                f"of them were clicked, by their ids; the columns are {self._names()}; add one, or a list of responses "
+                "such as skip and click beside the items."
+            )
         if answers is None:
             self.options["every"] = "click"
             self.doubts.append("no column tells what people did, so every row counts as a click and nothing as a skip")
@@ -448,3 +472,22 @@ class _Proposing:
             for value, rule in (responses or {}).items()
         ]
         return Proposal(options, (*reasons, *values), tuple(self.doubts))
+
+
+def _chosen_among(lists: Sequence[ColumnProfile]) -> tuple[ColumnProfile | None, ColumnProfile | None]:
+    """Lists of items in view and of those that were chosen among them, whatever they are called."""
+    for shown in sorted(lists, key=_length, reverse=True):
+        inside = [one for one in lists if one is not shown and share_inside(one, shown) > MOST]
+        inside = [one for one in inside if 0 < _length(one) < _length(shown)]
+        if inside:
+            by_name = max(inside, key=lambda one: name_score("clicked", one.name))
+            return shown, by_name if name_score("clicked", by_name.name) > 0 else min(inside, key=_length)
+    return None, None
+
+
+def _past(one: ColumnProfile) -> bool:
+    return name_score("history", one.name) > name_score("items", one.name)
+
+
+def _length(one: ColumnProfile) -> float:
+    return float(one.values.list.len().mean() or 0)  # type: ignore[arg-type]

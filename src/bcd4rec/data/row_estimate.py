@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from bcd4rec.data.files import PACKED, kind_of, log_files
+from bcd4rec.data.nesting import inside
 
 HEAD = 1 << 23  # bytes of a file, unpacked, that are looked at
 
@@ -20,9 +21,9 @@ def about_rows(path: Path) -> int:
     return max(1, round(rows * sum(file.stat().st_size for file in files) / max(size, 1)))
 
 
-def items_of_a_row(frame: pl.DataFrame, mapping: dict[str, Any]) -> float:
-    """How many impressions a row is, on average, by the first rows of a log."""
-    column = str(mapping.get("items", ""))
+def items_of_a_row(frame: pl.DataFrame, mapping: dict[str, Any], nested: str = "") -> float:
+    """How many impressions a row is, on average, by the first rows of a log; `nested` is a list of rows in it."""
+    column = next(iter(inside(frame.columns, nested)), "") if nested else str(mapping.get("items", ""))
     if column.endswith("*"):
         return max(1, sum(name.startswith(column[:-1]) for name in frame.columns))
     if column not in frame.columns:

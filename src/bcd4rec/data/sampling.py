@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
-from bcd4rec.data.column_profiles import ISO
+import polars as pl
+
+from bcd4rec.data.column_hints import spread_events, spread_lists
+from bcd4rec.data.column_profiles import ISO, profile
 from bcd4rec.data.files import header_of, kind_of, log_files, separator_of
-from bcd4rec.data.proposal import LogSample
+from bcd4rec.data.proposal import LogSample, Proposal
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 
@@ -26,6 +29,18 @@ def sample_of(path: Path, rows: int = ROWS) -> LogSample:
     if frame.is_empty():
         raise InputError(f"{file} has a header and no rows; expected one row per shown item or per slate.")
     return LogSample(path, kind, frame, separator, bool(names))
+
+
+def item_ids(sample: LogSample, proposal: Proposal) -> pl.Series:
+    """The items of the sample as texts, each once; none where the log's format is not one of columns."""
+    roles, frame = proposal.map, spread_lists(spread_events(sample)).frame
+    column = roles.get("item", roles.get("items", ""))
+    if column not in frame.columns:
+        return pl.Series([], dtype=pl.String)
+    values = profile(frame[column]).values
+    values = (values.explode() if values.dtype == pl.List else values).cast(pl.String)
+    mark = str(proposal.options.get("mark", ""))
+    return (values.str.split(mark).list.first() if mark else values).drop_nulls().unique().sort()
 
 
 def _names_for(file: Path, separator: str) -> tuple[str, ...]:

@@ -66,4 +66,8 @@ def _number(count: int) -> str:
 
 
 def _place(place: int) -> str:
-    return PLACES[place] if place < len(PLACES) else f"{place + 1}th"
+    if place < len(PLACES):
+        return PLACES[place]
+    number = place + 1
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
+    return f"{number}{ending}"

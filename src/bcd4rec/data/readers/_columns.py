@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from bcd4rec.data import tags
 from bcd4rec.data.files import Kind, log_files
-from bcd4rec.data.nesting import with_lists
+from bcd4rec.data.nesting import inside, unnested, with_lists
 from bcd4rec.data.places import partition_values
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
@@ -75,6 +75,9 @@ class ColumnsReader(Reader):
     """What stands between several categories of an item, the main one first; lists need none."""
     row_sessions: bool = False
     """Each row is a session of its own, as where single decisions are logged and nobody knows whose."""
+    nested: str = ""
+    """A list of objects in each row of JSON lines or Parquet, each of which is a row: `events` where a line is a
+    session and holds `"events": [{"item": 5, "time": 1650000000}]`; `map` then names events.item and events.time."""
     ignore: tuple[str, ...] = ()
     """Columns that are not what their canonical names say."""
 
@@ -143,7 +146,7 @@ class ColumnsReader(Reader):
     ) -> RawTable:
         scanned = scan(file, self.kind, **self.scanning)
         whole = not scanned.text or refuse_cut_short(scanned)
-        table = with_values(scanned, told)
+        table = with_values(self._unnested(scanned, reading), told)
         frame, lists = with_lists(table.frame, table.columns, self.map.values())
         table = replace(table, frame=frame, columns=(*table.columns, *lists))
         for name, own in self.map.items():
@@ -170,6 +173,19 @@ class ColumnsReader(Reader):
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
         table = self._all_categories(replace(picked, own_names={**picked.own_names, **table.own_names}))
         return self._answered(table, reading) if self.responses else table
+
+    def _unnested(self, table: RawTable, reading: Reading) -> RawTable:
+        if not self.nested:
+            return table
+        schema, own = table.frame.collect_schema(), inside(table.columns, self.nested)
+        if not own or any(schema[name] != pl.List for name in own):
+            raise InputError(
+                f"{table.path} has no list of objects {self.nested!r} (nested); the columns found are "
+                f"{', '.join(table.columns)}."
+            )
+        empty = collect(table, table.frame.select((pl.col(own[0]).list.len().fill_null(0) == 0).sum())).item()
+        reading.drop(f"rows without {self.nested}", int(empty))
+        return replace(table, frame=unnested(table.frame, table.columns, self.nested))
 
     def _all_categories(self, table: RawTable) -> RawTable:
         """The table with a list in place of several categories that are one text."""
