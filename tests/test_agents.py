@@ -16,7 +16,7 @@ from bcd4rec.agents.quantile_agent import QuantileAgent
 from bcd4rec.artifacts import MANIFEST, read_json, write_json
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.states import PAD, States
-from bcd4rec.errors import InputError
+from bcd4rec.errors import CheckpointError, InputError
 from bcd4rec.models.behaviour import BehaviourModel
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
@@ -245,8 +245,20 @@ def test_same_seed_same_bits_and_checkpoints_resume_to_them(name, tmp_path: Path
     for _ in second.run():
         pass
     assert same(whole, second.agent)
-    with pytest.raises(InputError, match="its seed differs"):
+    assert [one.step for one in second.reports] == [27, 50]
+    assert second.reports[0] == first.reports[0]
+    with pytest.raises(CheckpointError, match="its seed differs"):
         Trainer(config, dataset, seed=4, checkpoint=tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "state.safetensors"])
+@pytest.mark.parametrize("left", [None, b"", b"{"])
+def test_a_checkpoint_that_is_cut_short_is_refused(name: str, left: bytes | None, tmp_path: Path):
+    Trainer(tiny("dqn", updates=2), bandit()).save(tmp_path / "checkpoint")
+    file = tmp_path / "checkpoint" / name
+    file.unlink() if left is None else file.write_bytes(left)
+    with pytest.raises(CheckpointError, match="cut short"):
+        Trainer(tiny("dqn", updates=2), bandit(), checkpoint=tmp_path / "checkpoint")
 
 
 @pytest.mark.parametrize("serving", [False, True])

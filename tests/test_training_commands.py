@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,8 @@ import pytest
 import torch
 
 from bcd4rec.agents.presets import PRESETS
+from bcd4rec.commands.train import TrainingProgress, learn
+from bcd4rec.data.dataset import Dataset
 from bcd4rec.data.preparing import PrepareConfig, prepare
 from bcd4rec.data.responses import RECSIM
 from bcd4rec.data.schema import Log
@@ -219,6 +222,19 @@ def test_the_papers_settings_have_a_name_and_can_be_changed(dataset: Path, tmp_p
     config = json.loads((tmp_path / "policy" / "manifest.json").read_text())["about"]["config"]
     given = {"updates": 3, "pretraining_epochs": 1, "encoder": "meanpool"}
     assert {name: config[name] for name in PRESETS["paper"] | given} == PRESETS["paper"] | given
+
+
+def test_without_resume_an_earlier_checkpoint_is_forgotten(dataset: Path, tmp_path: Path) -> None:
+    """Its other strengths may be of another log."""
+    (tmp_path / "policy.checkpoint" / "another").mkdir(parents=True)
+    watcher = TrainingProgress(tmp_path / "policy.checkpoint")
+    stopped = mock.patch("bcd4rec.workflows.fitting.fit", side_effect=KeyboardInterrupt)
+    with stopped, pytest.raises(KeyboardInterrupt):
+        learn("dqn", Dataset.load(dataset), tmp_path / "policy", watcher, {}, resume=True)
+    assert (tmp_path / "policy.checkpoint").exists()
+    with stopped, pytest.raises(KeyboardInterrupt):
+        learn("dqn", Dataset.load(dataset), tmp_path / "policy", watcher, {})
+    assert not (tmp_path / "policy.checkpoint").exists()
 
 
 @pytest.mark.parametrize("network", [[], QUICK], ids=["evidence", "embeddings"])

@@ -14,7 +14,7 @@ from bcd4rec.data.splits import SplitConfig
 from bcd4rec.errors import InputError
 from bcd4rec.policies.evidence_policy import EvidencePolicy
 from bcd4rec.sim.interest_evolution import InterestEvolution, InterestEvolutionConfig
-from bcd4rec.training import Trainer
+from bcd4rec.training import Trainer, checkpoint_of
 from bcd4rec.workflows import worlds
 from bcd4rec.workflows.fitting import fit
 from bcd4rec.workflows.worlds import World
@@ -59,7 +59,7 @@ def test_a_checkpoint_of_other_settings_is_refused(dataset, tmp_path):
     config = AGENTS["iqn"].parse({"updates": 4}, "test")
     trainer = Trainer(config, dataset, seed=2)
     next(iter(trainer.run(2)))
-    trainer.save(tmp_path / "checkpoint")
+    trainer.save(checkpoint_of(config, tmp_path / "checkpoint"))
     fit("iqn", dataset, {"updates": 4}, seed=2, checkpoint=tmp_path / "checkpoint", search="none")
     with pytest.raises(InputError, match="config differs"):
         fit("iqn", dataset, {"updates": 6}, seed=2, checkpoint=tmp_path / "checkpoint", search="none")

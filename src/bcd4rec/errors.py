@@ -13,6 +13,10 @@ class InputError(Exception):
     """
 
 
+class CheckpointError(InputError):
+    """Training cannot go on from a checkpoint: it is of another run, or cut short."""
+
+
 def printable(text: str, keep: str = "") -> str:
     """What others wrote, such as names of columns, as text that no terminal obeys; `keep` may stay as it is."""
     if text.isascii() and text.isprintable():

@@ -1,14 +1,17 @@
 """Training as a generator: an agent and batches of a data set give reports, step by step."""
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,7 +20,7 @@ from bcd4rec.agents.q_learning import QLearner
 from bcd4rec.agents.together import Together
 from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json, write_json
 from bcd4rec.data.dataset import Dataset, Transitions
-from bcd4rec.errors import InputError
+from bcd4rec.errors import CheckpointError, InputError
 from bcd4rec.models.table_rows import RowAdamW
 from bcd4rec.seeding import generator
 
@@ -59,9 +62,10 @@ class Report:
 class Trainer:
     """An agent with the batches it learns from. `run` yields reports; `save` writes a checkpoint.
 
-    A trainer made from a checkpoint continues as if it had never stopped, bit for bit. Leave `run` between reports:
-    then the agent is whole. Trainers with the same folder `shared` do alike pre-training once; those that differ in
-    training alone can share the `material`. With `begun` the weights start from a policy's; the material must know it.
+    A trainer made from a checkpoint continues as if it had never stopped, bit for bit, and knows its `reports`. Leave
+    `run` between reports: then the agent is whole. Trainers with the same folder `shared` do alike pre-training once;
+    those that differ in training alone can share the `material`. With `begun` the weights start from a policy's; the
+    material must know it.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Trainer:
         begun: Begun | None = None,
     ):
         self.config, self.seed, self.step, self.together = config, seed, 0, together
+        self.reports: list[Report] = []  # since the first update
         self.data_hash = str(dataset.manifest.get("content_hash", ""))
         self.validation = _validation_states(dataset, seed)
         self.bounds = _return_bounds(dataset)
@@ -116,7 +121,8 @@ class Trainer:
             seen.append(self.agent.update(batch, self.step))
             self.step += 1
             if self.step % report_every == 0 or self.step == self.config.updates:
-                yield self._report(seen, time.perf_counter() - began)
+                self.reports.append(self._report(seen, time.perf_counter() - began))
+                yield self.reports[-1]
                 seen, began = [], time.perf_counter()
 
     def _plan(self, copy_target: bool) -> NDArray[np.int64]:
@@ -145,21 +151,34 @@ class Trainer:
         return report
 
     def save(self, folder: Path) -> None:
-        """A checkpoint, replaced as a whole: weights, optimiser moments and the step. Batches follow from the seed."""
+        """A checkpoint, replaced as a whole: weights, optimiser moments, the step and what was reported. Batches follow
+        from the seed."""
         about = {"kind": "checkpoint", "step": self.step, "seed": self.seed, "data": self.data_hash}
+        about |= {"reports": [asdict(one) for one in self.reports]}
         with atomic_directory(folder, force=True) as partial:
             save_file(_tensors(self.agent), partial / "state.safetensors")
             write_json(partial / MANIFEST, about | {"config": self.config.model_dump()})
 
     def _resume(self, folder: Path) -> None:
         """Continue where `save` left off: the same bits come out as without the interruption."""
-        manifest = read_json(folder / MANIFEST)
+        try:
+            manifest, state = read_json(folder / MANIFEST), load_file(folder / "state.safetensors")
+        except (InputError, OSError, SafetensorError) as error:
+            raise CheckpointError(f"{folder} is a checkpoint cut short ({error}); train without --resume.") from None
         expected = {"seed": self.seed, "data": self.data_hash, "config": self.config.model_dump()}
         for key, value in expected.items():
             if manifest.get(key) != value:
-                raise InputError(f"{folder} is a checkpoint of another run: its {key} differs; train without --resume.")
-        _restore(self.agent, load_file(folder / "state.safetensors"))
-        self.step = int(manifest["step"])
+                raise CheckpointError(
+                    f"{folder} is a checkpoint of another run: its {key} differs; train without --resume."
+                )
+        _restore(self.agent, state)
+        self.step, self.reports = int(manifest["step"]), [Report(**one) for one in manifest["reports"]]
+
+
+def checkpoint_of(config: AgentConfig, folder: Path) -> Path:
+    """Where the checkpoint of a configuration lies: a search tries several, and none may take the place of another."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return folder / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def take(transitions: Transitions, rows: NDArray[np.int64]) -> Batch:

@@ -26,6 +26,8 @@ def train_with_workers(
     began = time.monotonic()
     data, beside = Dataset.load(dataset), out.with_name(f"{out.name}.tasks")
     checkpoint = out.with_name(f"{out.name}.checkpoint")
+    if not resume:
+        remove(checkpoint)  # of an earlier run
     kept = open_store(store or beside)
     last: dict[str, Any] = {}
     said = [time.monotonic()]

@@ -4,7 +4,7 @@ import math
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -180,6 +180,8 @@ def learn(
     from bcd4rec.workflows import fitting
     from bcd4rec.workflows.seeds import finished
 
+    if not resume:
+        remove(watcher.checkpoint)  # of an earlier run, whose other configurations this one must not go on from
     with watcher:
         begun = watcher.checkpoint if resume else None
         fitted = fitting.fit(method, data, given, seed, watcher, begun, None, search, device, earlier=earlier)
@@ -255,18 +257,21 @@ class TrainingProgress(Watcher):
         self.checkpoint, self._board, self._again = checkpoint, board, again
         self._saved = self._told = time.monotonic()
         self._interrupted = False
+        self._last: tuple[Trainer, Report] | None = None
         self._handlers: dict[int, Any] = {}  # those in force before interruptions were deferred
 
     def __enter__(self) -> "TrainingProgress":
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._bar.stop()
         if self._board is not None:
             self._board.close()
+        if self._interrupted and self._last is not None and kind is None:  # it came after the last report
+            self._stop(*self._last)
 
     def stage(self, name: str, loss: float) -> None:
         self._bar.update(self._task, description=name if math.isnan(loss) else f"{name}: loss {loss:.3f}")
@@ -274,6 +279,7 @@ class TrainingProgress(Watcher):
 
     def report(self, trainer: "Trainer", report: "Report") -> None:
         self._defer_interrupts()
+        self._last = trainer, report
         text = (
             f"loss {report.loss:.3f}  Q̄ {report.q_bar:.2f}  target {report.target_value:.2f}  "
             f"allowed {100 * report.allowed:.0f} %  {report.per_second:,.0f} transitions/s"
@@ -283,16 +289,25 @@ class TrainingProgress(Watcher):
         if self._board is not None:
             for name in ("loss", "q_bar", "target_value", "allowed"):
                 self._board.add_scalar(name, getattr(report, name), report.step)
-        if self._interrupted or time.monotonic() - self._saved > CHECKPOINT_SECONDS:
-            trainer.save(self.checkpoint)
-            self._saved = time.monotonic()
         if self._interrupted:
-            from bcd4rec.errors import InputError
+            self._stop(trainer, report)
+        if time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            self._save(trainer)
 
-            raise InputError(
-                f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in "
-                f"{self.checkpoint}: run the same command {self._again} to continue."
-            )
+    def _save(self, trainer: "Trainer") -> None:
+        from bcd4rec.training import checkpoint_of
+
+        trainer.save(checkpoint_of(trainer.config, self.checkpoint))
+        self._saved = time.monotonic()
+
+    def _stop(self, trainer: "Trainer", report: "Report") -> NoReturn:
+        from bcd4rec.errors import InputError
+
+        self._save(trainer)
+        raise InputError(
+            f"Interrupted at update {report.step:,} of {report.updates:,}; the checkpoint is in "
+            f"{self.checkpoint}: run the same command {self._again} to continue."
+        )
 
     def _line(self, text: str) -> None:
         """Where there is no terminal, a line now and then."""

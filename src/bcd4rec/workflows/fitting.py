@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcd4rec.agents.agent import AGENTS, Agent, AgentConfig, Begun
-from bcd4rec.artifacts import MANIFEST, read_json
 from bcd4rec.baselines.baseline import BASELINES
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.errors import InputError
+from bcd4rec.errors import CheckpointError, InputError
 from bcd4rec.models.slate_choice import SlateUsers
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy, learned_policy
@@ -82,9 +81,10 @@ def fit(
 ) -> Fitted:
     """Train the method called `method`, with `settings` in place of its defaults.
 
-    Runs with the same folder `shared` do alike pre-training once. What still needs choosing is chosen by the log: see
-    `searching`. With `several`, this is one of the workers of torch's process group, all of which do the same. With an
-    `earlier` policy of the same method, its weights are where training goes on.
+    `checkpoint` is a folder with those of all configurations that an earlier run began. Runs with the same folder
+    `shared` do alike pre-training once. What still needs choosing is chosen by the log: see `searching`. With
+    `several`, this is one of the workers of torch's process group, all of which do the same. With an `earlier` policy
+    of the same method, its weights are where training goes on.
     """
     about = {
         "method": method,
@@ -146,13 +146,13 @@ def _fit_agent(
         return Fitted(start, about | {"config": config.model_dump(mode="json"), "search": told})
     validator = searching.Validator(dataset, start, seed)
     options = searching.candidates(config, settings, search) if validator.can_tell else [config]
-    if checkpoint is not None and not any(is_checkpoint_of(checkpoint, one) for one in options):
-        raise InputError(f"{checkpoint} is a checkpoint of another run: its config differs; train without --resume.")
+    if checkpoint is not None and not any(_left(checkpoint, one) for one in options):
+        raise CheckpointError(f"{checkpoint} is of another run: its config differs; train without --resume.")
     best: tuple[Fitted, AgentConfig] | None = None
     tried: list[searching.Tried] = []
     for one in options:
-        stopped = checkpoint if checkpoint is not None and is_checkpoint_of(checkpoint, one) else None
         together = Together(one.batch_size, device) if several else None
+        stopped = _left(checkpoint, one)
         trainer = Trainer(one, dataset, seed, stopped, watcher.stage, None, material, device, together, begun)
         fitted = _fitted(one, about, trainer.agent, _run(trainer, watcher))
         if len(options) > 1:
@@ -169,11 +169,9 @@ def _fit_agent(
 
 
 def _run(trainer: "Trainer", watcher: Watcher) -> "list[Report]":
-    reports = []
     for report in trainer.run(trainer.config.report_every):
-        reports.append(report)
         watcher.report(trainer, report)
-    return reports
+    return trainer.reports
 
 
 def _fitted(config: AgentConfig, about: dict[str, Any], agent: Agent, reports: "list[Report]") -> Fitted:
@@ -183,5 +181,9 @@ def _fitted(config: AgentConfig, about: dict[str, Any], agent: Agent, reports: "
     return Fitted(learned, told if agent.sets is None else told | {"sets": agent.sets}, reports)
 
 
-def is_checkpoint_of(folder: Path, config: AgentConfig) -> bool:
-    return bool(read_json(folder / MANIFEST).get("config") == config.model_dump())
+def _left(folder: Path | None, config: AgentConfig) -> Path | None:
+    """The checkpoint of a configuration, where an earlier run left one."""
+    from bcd4rec.training import checkpoint_of
+
+    found = None if folder is None else checkpoint_of(config, folder)
+    return found if found is not None and found.is_dir() else None

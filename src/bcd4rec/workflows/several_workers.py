@@ -35,10 +35,12 @@ class _Telling(Watcher):
         self._saved = time.monotonic()
 
     def report(self, trainer: "Trainer", report: "Report") -> None:
+        from bcd4rec.training import checkpoint_of
+
         waited = trainer.together.seconds if trainer.together is not None else 0.0
         self._queue.put(asdict(report) | {"communication_seconds": waited})
         if time.monotonic() - self._saved >= self._every:
-            trainer.save(self._checkpoint)
+            trainer.save(checkpoint_of(trainer.config, self._checkpoint))
             self._saved = time.monotonic()
 
 
