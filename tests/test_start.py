@@ -262,9 +262,11 @@ def test_propensities_are_judged_where_a_judge_is_at_hand(tmp_path: Path) -> Non
     assert "A note." in (tmp_path / "out" / "start.html").read_text()
 
 
-def test_a_begun_training_is_known_again(tmp_path: Path) -> None:
-    assert [Kept(tmp_path).begun("train", key) for key in ("a", "a", "b")] == [False, True, False]
+def test_what_a_stage_gave_counts_until_it_is_begun_again(tmp_path: Path) -> None:
     Kept(tmp_path).keep("train", "b", {"x": 1})
     assert Kept(tmp_path).result("train", "b", None) == {"x": 1}
     assert Kept(tmp_path).result("train", "a", None) is None
     assert Kept(tmp_path).result("train", "b", tmp_path / "gone") is None
+    Kept(tmp_path).begin("train", "b")
+    assert Kept(tmp_path).result("train", "b", None) is None
+    assert Kept(tmp_path).key("train") == "b"

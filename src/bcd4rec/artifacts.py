@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 import uuid
@@ -23,6 +24,7 @@ ADDED = ("model.onnx", "quantiles.onnx", "behaviour.onnx", "retrieval.faiss", "r
 POLICY = ("arrays.safetensors", "vocabulary.parquet", *ADDED)
 EXPORT = "export.json"  # names what was added
 
+WORKSHOP = re.compile(r"\.bcd4rec-[0-9a-f]{12}|\..+\.(partial|scratch)-[0-9a-f]{12}")  # names of temporary folders
 LIBRARIES = ("bcd4rec", "numpy", "polars", "safetensors", "torch")  # whose versions a bundle names
 
 
@@ -109,6 +111,23 @@ def scratch(beside: Path | None) -> Iterator[Path]:
             yield workshop
 
 
+@contextlib.contextmanager
+def sole_run(folder: Path) -> Iterator[None]:
+    """Fill a folder step by step, as long as no other run does; what killed ones have left in it is removed first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(real(folder)) as free:
+        if free is False:
+            raise InputError(f"Another run is writing {folder}; wait for it or choose another name.")
+        for left in workshops(folder):
+            _remove_left(left)
+        yield
+
+
+def workshops(folder: Path) -> list[Path]:
+    """The temporary folders in which outputs are made, of runs that go on and of killed ones."""
+    return [one for one in folder.iterdir() if WORKSHOP.fullmatch(one.name)]
+
+
 def _pattern(path: Path, what: str = "partial") -> str:
     name = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in real(path).name)
     return f".{name}.{what}-*"
@@ -120,9 +139,7 @@ def _workshop(path: Path, what: str = "partial") -> Iterator[Path]:
     parent = real(path).parent
     parent.mkdir(parents=True, exist_ok=True)
     for left in parent.glob(_pattern(path, "*")):
-        with _locked(left) as free:
-            if free:
-                remove(left)
+        _remove_left(left)
     token = uuid.uuid4().hex[:12]
     unseen = parent / f".bcd4rec-{token}"  # until it is locked: nobody must take it for what a killed run has left
     unseen.mkdir()
@@ -131,6 +148,13 @@ def _workshop(path: Path, what: str = "partial") -> Iterator[Path]:
         try:
             yield workshop
         finally:
+            remove(workshop)
+
+
+def _remove_left(workshop: Path) -> None:
+    """Unless the run that it belongs to goes on."""
+    with _locked(workshop) as free:
+        if free:
             remove(workshop)
 
 

@@ -5,13 +5,18 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcd4rec.artifacts import atomic_file, read_json, remove, write_json
 from bcd4rec.commands._reading import RawLog
 from bcd4rec.data.files import log_files
-from bcd4rec.errors import InputError
+from bcd4rec.errors import CheckpointError, InputError
 from bcd4rec.version import __version__
+
+if TYPE_CHECKING:
+    from bcd4rec.policies.policy import Policy
+    from bcd4rec.workflows.fitting import Fitted
+    from bcd4rec.workflows.judging import Validation
 
 MAPPING, LOG, DATASET, POLICY, PAGE = "mapping.toml", "log.parquet", "dataset", "policy", "start.html"
 TEST = 0.2  # of the sessions are held out to judge
@@ -28,7 +33,7 @@ class Kept:
 
     def __init__(self, folder: Path):
         self._path = folder / "stages.json"
-        self._stages: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
+        self._stages = _stages_of(self._path)
 
     def result(self, stage: str, key: str, output: Path | None) -> Result | None:
         known = self._stages.get(stage, {})
@@ -38,11 +43,9 @@ class Kept:
     def key(self, stage: str) -> str:
         return str(self._stages.get(stage, {}).get("key", ""))
 
-    def begun(self, stage: str, key: str) -> bool:
-        """Whether this very stage was begun before, so that its checkpoint counts; from now on it is."""
-        before = self.key(stage) == key
+    def begin(self, stage: str, key: str) -> None:
+        """What it gave before counts no more: its output is about to change."""
         self._write(stage, {"key": key})
-        return before
 
     def keep(self, stage: str, key: str, result: Result) -> None:
         self._write(stage, {"key": key, "result": result})
@@ -51,6 +54,16 @@ class Kept:
         self._stages[stage] = value
         with atomic_file(self._path, force=True) as path:
             write_json(path, self._stages)
+
+
+def _stages_of(path: Path) -> dict[str, Result]:
+    """Nothing where the file is missing or cut short: then all is done again."""
+    try:
+        found = read_json(path)
+    except InputError:
+        return {}
+    whole = isinstance(found, dict) and all(isinstance(one, dict) for one in found.values())
+    return found if whole else {}
 
 
 @dataclass(frozen=True)
@@ -72,49 +85,54 @@ class Start:
         """The canonical log, and what `check` says of it."""
         return self._stage("read", self._source(), self.out / LOG, self._read)
 
-    def prepare(self) -> Result:
-        settings: Result = {"test": TEST, "earlier": self.earlier}
-        if self.items is not None and self.items.is_file():
-            about = self.items.stat()
-            settings["items"] = [str(self.items), about.st_size, about.st_mtime_ns, self.items_id]
-        return self._stage("prepare", settings, self.out / DATASET, self._prepare, "read")
+    def prepare(self, reading: Result) -> Result:
+        """`reading` is what the reader did to make the log."""
+        settings: Result = {"test": TEST, "earlier": self.earlier, "seed": self.seed}
+        if self.items is not None:
+            settings["items"] = [*_state(self.items), self.items_id]
+        return self._stage("prepare", settings, self.out / DATASET, lambda: self._prepare(reading), "read")
 
     def train(self, clicks_only: bool) -> Result:
         method = CLICKS_ONLY if clicks_only else AGENT
-        return self._stage(
-            "train", {"method": method}, self.out / POLICY, lambda key: self._train(method, key), "prepare"
-        )
+        return self._stage("train", {"method": method}, self.out / POLICY, lambda: self._train(method), "prepare")
 
     def evaluate(self) -> Result:
-        return self._stage("evaluate", {"opponents": OPPONENTS}, None, lambda _: self._evaluate(), "train")
+        return self._stage("evaluate", {"opponents": OPPONENTS}, None, self._evaluate, "train")
 
     def judge(self) -> Result:
-        return self._stage("judge", {"known": _judge() is not None}, None, lambda _: self._judge(), "train")
+        return self._stage("judge", {}, None, self._judge, "train")
 
     def sessions(self) -> Result:
-        return self._stage("sessions", {}, None, lambda _: {"sessions": list(self._sessions())}, "train")
+        return self._stage("sessions", {}, None, lambda: {"sessions": list(self._sessions())}, "train")
 
     # ---- what is done
 
     def _stage(
-        self, name: str, settings: Result, output: Path | None, work: Callable[[str], Result], after: str = ""
+        self, name: str, settings: Result, output: Path | None, work: Callable[[], Result], after: str = ""
     ) -> Result:
         kept = Kept(self.out)
         before = kept.key(after) if after else __version__
-        key = hashlib.sha256(json.dumps([before, self.seed, settings], default=str).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([before, settings]).encode()).hexdigest()
         found = kept.result(name, key, output)
         self.again(name, found is not None)
         if found is not None:
             return found
-        result = work(key)
-        Kept(self.out).keep(name, key, result)
+        if kept.key(name) != key:
+            remove(self._checkpoint)  # of another policy; first, lest it is taken for this one's after a kill
+        kept.begin(name, key)
+        result = work()
+        kept.keep(name, key, result)
         return result
 
+    @property
+    def _checkpoint(self) -> Path:
+        return self.out / f"{POLICY}.checkpoint"
+
     def _source(self) -> Result:
-        files = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in log_files(self.log)]
+        files = [_state(file) for file in log_files(self.log)]
         return {"files": files, "mapping": (self.out / MAPPING).read_text(encoding="utf-8")}
 
-    def _read(self, _: str) -> Result:
+    def _read(self) -> Result:
         from bcd4rec.console import progress
         from bcd4rec.data import checking
         from bcd4rec.data.schema import BadLog
@@ -127,7 +145,7 @@ class Start:
             raise BadLog(report.problems)
         return {"reading": reading, "check": report.to_json(), "preview": sessions_in_words(self.out / LOG)}
 
-    def _prepare(self, _: str) -> Result:
+    def _prepare(self, reading: Result) -> Result:
         from bcd4rec.commands._options import open_log
         from bcd4rec.commands.prepare import read_features
         from bcd4rec.console import progress
@@ -137,7 +155,6 @@ class Start:
 
         log = open_log(self.out / LOG, "s", False, sort=True)
         config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
-        reading = self.read()["reading"]
         raw = self.raw()
         own_id = self.items_id or raw.item_name(raw.reader())
         features = read_features(self.items, own_id, log.id_types["item_id"])
@@ -147,17 +164,20 @@ class Start:
             )
         return {name: made[name] for name in ("counts", "warnings", "dropped", "content_hash")}
 
-    def _train(self, method: str, key: str) -> Result:
+    def _train(self, method: str) -> Result:
         from bcd4rec.commands.train import TrainingProgress, learn
         from bcd4rec.data.dataset import Dataset
 
-        checkpoint = self.out / f"{POLICY}.checkpoint"
-        resume = Kept(self.out).begun("train", key) and checkpoint.is_dir()
-        if not resume:
-            remove(checkpoint)
-        watcher = TrainingProgress(checkpoint, None, "again")
         data = Dataset.load(self.out / DATASET)
-        fitted, _, policy = learn(method, data, self.out / POLICY, watcher, {}, self.seed, resume, force=True)
+
+        def learned(resume: bool) -> "tuple[Fitted, Validation, Policy]":
+            watcher = TrainingProgress(self._checkpoint, None, "again")
+            return learn(method, data, self.out / POLICY, watcher, {}, self.seed, resume, force=True)
+
+        try:
+            fitted, _, policy = learned(self._checkpoint.is_dir())
+        except CheckpointError:  # cut short, or of another run
+            fitted, _, policy = learned(False)
         rule = {"words": policy.rule.in_words(), "reason": policy.about["rule"]["reason"]}
         return {"method": method, "rule": rule, "search": fitted.about.get("search")}
 
@@ -225,6 +245,12 @@ class Start:
                 slates.append({"shown": shown, "policy": instead})
                 steps.append(shown)
             yield {"session": data.sessions["session_id"][int(session)], "slates": slates}
+
+
+def _state(file: Path) -> tuple[str, int, int]:
+    """By which a file is known again."""
+    about = file.stat()
+    return str(file), about.st_size, about.st_mtime_ns
 
 
 def _judge() -> Callable[..., Any] | None:

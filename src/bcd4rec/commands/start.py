@@ -61,35 +61,32 @@ def start(
 
     Every finished stage is kept in --out: after an interruption, or with a corrected mapping, run it again.
     """
+    from bcd4rec.artifacts import sole_run
     from bcd4rec.commands._stages import MAPPING, PAGE, Start
     from bcd4rec.console import emit_json, say, show
     from bcd4rec.report.start import write_start_page
 
     folder = out or Path(f"start-{log.name.split('.')[0]}")
+    if items is not None and not items.is_file():
+        raise _error(f"--items: {items} is not a file; expected a table of items.")
     proposal = _proposal(log, mapping, folder)
     if not (yes or mapping is not None or sys.stdin.isatty()):
         told = ", ".join(f"{role}={column}" for role, column in proposal.map.items()) or proposal.options["format"]
         raise _error(f"There is no terminal to ask whether {told} is right; pass --yes if it is, or --mapping FILE.")
-    _keep(folder, mapping, proposal, log)
-
-    def again(stage: str, done: bool) -> None:
-        say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
-
-    if items is not None and items_id is None:
-        items_id = _items_id(items, log, proposal)
-    run = Start(log, folder, seed, earlier, again, items, items_id)
-    _show(proposal)
-    say(_first_estimate(log, proposal))
-    read = run.read()
-    for sentence in read["preview"]:
-        say(f"  {sentence}")
-    if not (yes or mapping is not None):
-        _ask(folder / MAPPING, log)
-    found = read["check"]
-    rows, single = found["impressions"] + found["organic"], found["requests"] == found["impressions"]
-    say(f"{_estimate(rows, single, bool(found['propensities']))}, less where stages were done before.")
-    story = _story(run, proposal, read)
-    write_start_page(folder / PAGE, story)
+    _refuse_others(folder)
+    with sole_run(folder):
+        _keep(folder, mapping, proposal, log)
+        if items is not None and items_id is None:
+            items_id = _items_id(items, log, proposal)
+        run = Start(log, folder, seed, earlier, _say_stage, items, items_id)
+        read = _read(run, proposal)
+        if not (yes or mapping is not None):
+            _ask(folder / MAPPING, log)
+        found = read["check"]
+        rows, single = found["impressions"] + found["organic"], found["requests"] == found["impressions"]
+        say(f"{_estimate(rows, single, bool(found['propensities']))}, less where stages were done before.")
+        story = _story(run, proposal, read)
+        write_start_page(folder / PAGE, story)
     if json:
         emit_json(_told(story, folder, proposal))
     else:
@@ -132,19 +129,43 @@ def _items_id(items: Path, log: Path, proposal: "Proposal") -> str | None:
     return found
 
 
-def _keep(folder: Path, mapping: Path | None, proposal: "Proposal", log: Path) -> None:
-    from bcd4rec.artifacts import atomic_file
+def _refuse_others(folder: Path) -> None:
+    """A folder that is not ours to fill. One that was killed as it began has left nothing but a temporary folder."""
+    from bcd4rec.artifacts import workshops
     from bcd4rec.commands._stages import MAPPING
 
     if folder.exists() and not folder.is_dir():
         raise _error(f"{folder} is a file, expected a folder; choose another with --out.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MAPPING).is_file():
+    if folder.is_dir() and {*folder.iterdir()} - {*workshops(folder)} and not (folder / MAPPING).is_file():
         raise _error(f"{folder} holds something else than the results of an earlier start; choose another with --out.")
-    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _keep(folder: Path, mapping: Path | None, proposal: "Proposal", log: Path) -> None:
+    from bcd4rec.artifacts import atomic_file
+    from bcd4rec.commands._stages import MAPPING
+
     about = f"How {log.name} calls things; correct it and run: bcd4rec start {shlex.quote(str(log))} --mapping FILE"
     text = proposal.to_toml(about) if mapping is None else mapping.read_text(encoding="utf-8")
     with atomic_file(folder / MAPPING, force=True) as path:
         path.write_text(text, encoding="utf-8")
+
+
+def _say_stage(stage: str, done: bool) -> None:
+    from bcd4rec.console import say
+
+    say(f"{WORDS[stage]}{' (done before)' if done else ' …'}")
+
+
+def _read(run: "Start", proposal: "Proposal") -> dict[str, Any]:
+    """The log, with what it is taken for, how long it takes, and some of its sessions in words."""
+    from bcd4rec.console import say
+
+    _show(proposal)
+    say(_first_estimate(run.log, proposal))
+    read = run.read()
+    for sentence in read["preview"]:
+        say(f"  {sentence}")
+    return read
 
 
 def _show(proposal: "Proposal") -> None:
@@ -210,7 +231,7 @@ def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
     from bcd4rec.report.start import Story
 
     check = read["check"] | {"log": str(run.log)}
-    prepared = run.prepare()
+    prepared = run.prepare(read["reading"])
     trained = run.train(any(one["kind"] == NO_SKIPS for one in check["warnings"]))
     evaluation = run.evaluate()
     verdict = run.judge() if check["propensities"] else {}
