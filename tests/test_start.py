@@ -13,7 +13,7 @@ import pytest
 
 from bcd4rec.commands._stages import Kept
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.telling import sessions_in_words
+from bcd4rec.data.proposals.telling import sessions_in_words
 from bcd4rec.evaluation.start_advice import headline, next_steps, too_thin
 from bcd4rec.report.page import render
 from bcd4rec.report.start import Story, page_of

@@ -117,8 +117,8 @@ class Start:
     def _read(self, _: str) -> Result:
         from bcd4rec.console import progress
         from bcd4rec.data import checking
+        from bcd4rec.data.proposals.telling import sessions_in_words
         from bcd4rec.data.schema import BadLog
-        from bcd4rec.data.telling import sessions_in_words
 
         raw = self.raw()
         with progress() as tick, raw.canonical(raw.reader(), tick, self.out / LOG, True) as (log, reading):

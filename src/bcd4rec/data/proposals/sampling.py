@@ -5,10 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
-from bcd4rec.data.column_hints import spread_events, spread_lists
-from bcd4rec.data.column_profiles import ISO, profile
 from bcd4rec.data.files import header_of, kind_of, log_files, separator_of
-from bcd4rec.data.proposal import LogSample, Proposal
+from bcd4rec.data.proposals.hints import spread_events, spread_lists
+from bcd4rec.data.proposals.profiles import ISO, profile
+from bcd4rec.data.proposals.proposal import LogSample, Proposal
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 

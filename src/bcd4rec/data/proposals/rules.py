@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from bcd4rec.data.column_words import NUMBERS, ORGANIC, SEEN, answer_of, tokens
+from bcd4rec.data.proposals.words import NUMBERS, ORGANIC, SEEN, answer_of, tokens
 
 CLICK = {"click", "clicked", "clk", "klick", "geklickt", "clic"}
 

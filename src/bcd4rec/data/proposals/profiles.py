@@ -6,7 +6,7 @@ from typing import Literal
 
 import polars as pl
 
-from bcd4rec.data.column_words import answer_of
+from bcd4rec.data.proposals.words import answer_of
 from bcd4rec.data.readers._slates import PIECE
 
 Kind = Literal["empty", "integer", "number", "flag", "time", "list", "text", "other"]

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from bcd4rec.data import tags
-from bcd4rec.data.column_hints import (
+from bcd4rec.data.proposals.hints import (
     MOST_ANSWERS,
     only_days,
     own_names,
@@ -16,7 +16,7 @@ from bcd4rec.data.column_hints import (
     spread_lists,
     tells_else,
 )
-from bcd4rec.data.column_profiles import (
+from bcd4rec.data.proposals.profiles import (
     MOST,
     ColumnProfile,
     is_id,
@@ -30,7 +30,9 @@ from bcd4rec.data.column_profiles import (
     runs,
     share_inside,
 )
-from bcd4rec.data.column_words import (
+from bcd4rec.data.proposals.proposal import Choice, LogSample, Proposal
+from bcd4rec.data.proposals.rules import counted, listed, response_rules, word
+from bcd4rec.data.proposals.words import (
     CANONICAL,
     DWELL,
     NUMBERS,
@@ -42,8 +44,6 @@ from bcd4rec.data.column_words import (
     name_score,
     tokens,
 )
-from bcd4rec.data.proposal import Choice, LogSample, Proposal
-from bcd4rec.data.response_rules import counted, listed, response_rules, word
 from bcd4rec.errors import InputError
 
 TRIVAGO = {"session_id", "timestamp", "step", "action_type", "reference", "impressions"}
