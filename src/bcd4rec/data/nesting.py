@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 STAR = "*"  # stands for the numbers of columns that are one list
+PLUS = "+"  # between columns that are one id together
 NUMBERED = r"^(.*?[^0-9])?(\d{1,4})(\D*)$"
 
 
@@ -45,6 +46,14 @@ def with_lists(frame: pl.LazyFrame, columns: Sequence[str], wanted: Iterable[str
     names = [name for name in dict.fromkeys(wanted) if name not in columns and name in groups]
     lists = [pl.concat_list(groups[name]).list.drop_nulls().alias(name) for name in names]
     return (frame.with_columns(lists) if lists else frame), names
+
+
+def with_joined(frame: pl.LazyFrame, columns: Sequence[str], wanted: Iterable[str]) -> tuple[pl.LazyFrame, list[str]]:
+    """The frame with an id for each wanted name such as user+visit, where the numbers of visits begin anew."""
+    parts = {name: name.split(PLUS) for name in dict.fromkeys(wanted) if PLUS in name and name not in columns}
+    names = {name: own for name, own in parts.items() if set(own) <= set(columns)}
+    ids = [pl.concat_str([pl.col(one).cast(pl.String) for one in own], separator="-") for own in names.values()]
+    return frame.with_columns(one.alias(name) for one, name in zip(ids, names, strict=True)), list(names)
 
 
 def inside(columns: Iterable[str], nested: str) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from bcd4rec.data import tags
 from bcd4rec.data.files import Kind, log_files
-from bcd4rec.data.nesting import inside, unnested, with_lists
+from bcd4rec.data.nesting import inside, unnested, with_joined, with_lists
 from bcd4rec.data.places import partition_values
 from bcd4rec.data.readers._answers import ORGANIC, Answers
 from bcd4rec.data.readers._rows import whole_ids, with_same_columns, without_item
@@ -181,15 +181,17 @@ class ColumnsReader(Reader):
         whole = not scanned.text or refuse_cut_short(scanned)
         table = with_values(self._unnested(scanned, reading), told)
         frame, lists = with_lists(table.frame, table.columns, self.map.values())
-        table = replace(table, frame=frame, columns=(*table.columns, *lists))
+        frame, joined = with_joined(frame, table.columns, self.map.values())
+        table = replace(table, frame=frame, columns=(*table.columns, *lists, *joined))
         needed = self._needed(file)
         for name, own in self.map.items():
             if own not in table.columns and name in needed:
                 found = ", ".join(table.columns) or "none"
                 how = f", separated by {table.separator!r}," if table.text else ""
+                other = "; if it is no part of the log, move it (--items takes one about items)" if number else ""
                 raise InputError(
                     f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
-                    f"{found}."
+                    f"{found}{other}."
                 )
         if not whole:
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")

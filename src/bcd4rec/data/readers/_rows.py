@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import polars as pl
 
+from bcd4rec.data.readers._slates import LISTS
 from bcd4rec.data.readers.reader import Reading
 from bcd4rec.data.tables import COLUMNS, RawTable, collect
 
-ID_COLUMNS = ("session_id", "item_id", "user_id", "request_id", "items", "clicked", "bought", "history")
+WHOLE = ("session_id", "item_id", "user_id", "request_id", "position", "step", *LISTS)
 NOTHING = ("", "null", "na", "nan", "none", "\\n", "n/a")  # how tables write that a cell is empty
 FRACTION = r"^(-?\d+)\.0+$"
 
@@ -16,7 +17,7 @@ FRACTION = r"^(-?\d+)\.0+$"
 def whole_ids(table: RawTable, own_names: dict[str, str]) -> RawTable:
     """The table with ids such as 17.0 as 17; what is no whole number stays, and is refused where ids are checked."""
     schema = table.frame.collect_schema()
-    names = {own_names[role] for role in ID_COLUMNS if role in own_names}
+    names = {own_names[role] for role in WHOLE if role in own_names}
     return replace(table, frame=table.frame.with_columns(_whole(name, schema[name]) for name in sorted(names)))
 
 
