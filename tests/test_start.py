@@ -123,7 +123,7 @@ def test_what_users_liked_earlier_may_open_their_sessions(tmp_path: Path) -> Non
 
 def test_clicks_only_are_no_ranking_of_policies(tmp_path: Path) -> None:
     found = result("start", EXAMPLES / "clicks.csv", "--yes", "--out", tmp_path / "out")
-    assert found["policy"]["method"] == "stan"
+    assert found["policy"]["method"] in ("bcd4rec", "stan")  # which validation sessions choose
     assert "passed over" in found["first"] or found["thin"]
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcd4rec.artifacts import atomic_file, read_json, remove, write_json
 from bcd4rec.commands._reading import RawLog
@@ -13,10 +13,13 @@ from bcd4rec.data.files import log_files
 from bcd4rec.errors import InputError
 from bcd4rec.version import __version__
 
+if TYPE_CHECKING:
+    from bcd4rec.data.dataset import Dataset
+
 MAPPING, LOG, DATASET, POLICY, PAGE = "mapping.toml", "log.parquet", "dataset", "policy", "start.html"
 TEST = 0.2  # of the sessions are held out to judge
 OPPONENTS = ("popular", "stan")  # beside smoothed rates and the logged order, which always take part
-AGENT, CLICKS_ONLY = "bcd4rec", "stan"
+AGENT, NEXT_ITEM, NEIGHBOURS = "bcd4rec", "response", "stan"  # without skips the agent is its next-item model
 SESSIONS, SLATES = 3, 4  # real sessions on the page, and slates of each
 MOST_SHOWN = 6  # items of a slate on the page
 
@@ -80,10 +83,8 @@ class Start:
         return self._stage("prepare", settings, self.out / DATASET, self._prepare, "read")
 
     def train(self, clicks_only: bool) -> Result:
-        method = CLICKS_ONLY if clicks_only else AGENT
-        return self._stage(
-            "train", {"method": method}, self.out / POLICY, lambda key: self._train(method, key), "prepare"
-        )
+        settings: Result = {"method": AGENT, "clicks_only": clicks_only}
+        return self._stage("train", settings, self.out / POLICY, lambda key: self._train(clicks_only, key), "prepare")
 
     def evaluate(self) -> Result:
         return self._stage("evaluate", {"opponents": OPPONENTS}, None, lambda _: self._evaluate(), "train")
@@ -147,7 +148,18 @@ class Start:
             )
         return {name: made[name] for name in ("counts", "warnings", "dropped", "content_hash")}
 
-    def _train(self, method: str, key: str) -> Result:
+    def _method(self, data: "Dataset", clicks_only: bool) -> str:
+        """The agent, or neighbours where a log of clicks alone is guessed better by them."""
+        from bcd4rec.console import progress
+        from bcd4rec.workflows.judging import MANY_SESSIONS, guesses_better
+
+        if not clicks_only or len(data.sessions) > MANY_SESSIONS:
+            return AGENT
+        with progress() as tick:
+            best = guesses_better((NEXT_ITEM, NEIGHBOURS), data, self.seed, tick)
+        return AGENT if best == NEXT_ITEM else best
+
+    def _train(self, clicks_only: bool, key: str) -> Result:
         from bcd4rec.commands.train import TrainingProgress, learn
         from bcd4rec.data.dataset import Dataset
 
@@ -157,6 +169,7 @@ class Start:
             remove(checkpoint)
         watcher = TrainingProgress(checkpoint, None, "again")
         data = Dataset.load(self.out / DATASET)
+        method = self._method(data, clicks_only)
         fitted, _, policy = learn(method, data, self.out / POLICY, watcher, {}, self.seed, resume, force=True)
         rule = {"words": policy.rule.in_words(), "reason": policy.about["rule"]["reason"]}
         return {"method": method, "rule": rule, "search": fitted.about.get("search")}

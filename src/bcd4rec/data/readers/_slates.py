@@ -96,7 +96,7 @@ class SlateColumns:
         for name in PARALLEL:
             if name in self.map:
                 length = pl.col(name).list.len()
-                other = frame.filter(length != count).select("row", count, length).head(1)
+                other = frame.filter((length != count) & (count > 0)).select("row", count, length).head(1)
                 for row, items, found in collect(table, other).iter_rows():
                     where = f"{table.path}, row {row}, column {self.map[name]} ({name})"
                     raise InputError(f"{where}: found {found} values for {items} items, expected one each.")
