@@ -14,7 +14,7 @@ def flattened(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Objects become columns `user.id`, arrays of objects become lists `shown.item`, also those inside others."""
     schema = frame.collect_schema()
     columns = [one for name, dtype in schema.items() for one in _flat(name, pl.col(name), dtype)]
-    return frame if len(columns) == len(schema) else frame.select(columns)
+    return frame if [one.meta.output_name() for one in columns] == schema.names() else frame.select(columns)
 
 
 def _flat(name: str, column: pl.Expr, dtype: pl.DataType) -> list[pl.Expr]:

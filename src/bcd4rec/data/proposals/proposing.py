@@ -57,6 +57,7 @@ def propose(sample: LogSample) -> Proposal:
 
 
 def _file(made: Choosing) -> None:
+    made.options["repeats"] = "merge"  # which most logs of events have, few of them in the first rows
     if made.sample.names_given:
         made.options["columns"] = [column.name for column in made.columns]
         made.doubts.append("the file has no header, so the columns have numbers; rename them as you like")

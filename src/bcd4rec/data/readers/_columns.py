@@ -14,7 +14,7 @@ from bcd4rec.data.nesting import inside, unnested, with_joined, with_lists
 from bcd4rec.data.places import partition_values
 from bcd4rec.data.readers._answers import ORGANIC, Answers
 from bcd4rec.data.readers._rows import whole_ids, with_same_columns, without_item
-from bcd4rec.data.readers._shaping import attribute, count_kept, cut_sessions, drop_rare
+from bcd4rec.data.readers._shaping import attribute, count_kept, cut_sessions, drop_rare, merge_repeats
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
@@ -93,6 +93,9 @@ class ColumnsReader(Reader):
     """Ids that were written as 17.0, as tables do in which some are missing, are read as 17."""
     drop_without_item: bool = False
     """Leave out rows that have no item, such as views of other pages, and count them; otherwise they are refused."""
+    repeats: Literal["refuse", "merge"] = "refuse"
+    """Rows that stand several times, with the same session, time, slate, place and item: refuse the log, or take each
+    for one row with the strongest of their responses, and count them."""
     ignore: tuple[str, ...] = ()
     """Columns that are not what their canonical names say."""
 
@@ -156,7 +159,7 @@ class ColumnsReader(Reader):
             reading.read["rows"] = kept + sum(reading.dropped.values())
         for shaped, work in self._shaping(reading):
             work(written, spool / shaped)
-            written.unlink()
+            written.unlink(missing_ok=True)  # where nothing was to be done, the file itself is the result
             written = spool / shaped
         written.rename(out)
         return reading
@@ -167,6 +170,8 @@ class ColumnsReader(Reader):
             yield "cut.parquet", lambda first, out: cut_sessions(first, out, self.session_gap, reading)
         if self.attribution:
             yield "answered.parquet", lambda first, out: attribute(first, out, reading)
+        if self.repeats == "merge":
+            yield "merged.parquet", lambda first, out: merge_repeats(first, out, reading)
         if self.min_support > 1:
             yield "frequent.parquet", lambda first, out: drop_rare(first, out, self.min_support, reading)
 

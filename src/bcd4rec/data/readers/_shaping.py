@@ -3,6 +3,7 @@ go. Each reads one Parquet file and writes another."""
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from bcd4rec.data.readers.reader import Reading
@@ -18,8 +19,7 @@ BEST = "buy"  # counts before other answers to the same impression
 def attribute(first: Path, out: Path, reading: Reading) -> None:
     """Write the log with each organic answer moved to the impression that it answers: that of its slate, where the
     row names one, or else the last of its item in the session so far. What answers nothing stays organic."""
-    rows = pl.scan_parquet(first, glob=False).with_row_index(PLACE)
-    names = rows.collect_schema().names()
+    rows, names = _placed(first)
     clock = "timestamp" if "timestamp" in names else "step"
     answers = rows.filter(pl.col("organic") & (pl.col("response") != "skip")).collect(engine="streaming")
     shown = rows.filter(~pl.col("organic")).select(PLACE, *PAIR, clock, *_slate(names))
@@ -41,6 +41,12 @@ def attribute(first: Path, out: Path, reading: Reading) -> None:
         )
 
 
+def _placed(log: Path) -> tuple[pl.LazyFrame, list[str]]:
+    """The rows of a log with their places, and the names of its own columns."""
+    rows = pl.scan_parquet(log, glob=False)
+    return rows.with_row_index(PLACE), rows.collect_schema().names()
+
+
 def _slate(names: list[str]) -> list[str]:
     return ["request_id"] if "request_id" in names else []
 
@@ -59,10 +65,33 @@ def _answered(answers: pl.DataFrame, shown: pl.DataFrame, clock: str, slate: lis
     return pl.concat([named.select(columns), last.drop_nulls(ANSWERED).select(columns)], how="vertical_relaxed")
 
 
+def merge_repeats(first: Path, out: Path, reading: Reading) -> None:
+    """Write the log with rows that stand several times (in session, moment, slate, place and item) as one, where the
+    first stands: a purchase counts before other answers, and the last of these before a skip."""
+    rows, names = _placed(first)
+    key = [name for name in (*PAIR, "timestamp", "step", "request_id", "position", "organic") if name in names]
+    hashes = rows.select(pl.struct(key).hash()).collect(engine="streaming").to_series()
+    again = np.flatnonzero(hashes.is_duplicated().to_numpy())  # nearly always exact repeats, and few
+    if not len(again):
+        first.rename(out)
+        return
+    some = rows.filter(pl.col(PLACE).is_in(pl.Series(again, dtype=pl.UInt32).implode())).collect(engine="streaming")
+    answer = pl.col("response").filter(pl.col("response") != "skip").last().fill_null("skip")
+    best = pl.when((pl.col("response") == BEST).any()).then(pl.lit(BEST)).otherwise(answer)
+    merged = some.group_by(key, maintain_order=True).agg(pl.col(PLACE).min(), best.alias("answer"))
+    others = some.join(merged.select(PLACE), on=PLACE, how="anti")
+    kept = rows.join(others.lazy().select(PLACE), on=PLACE, how="anti", maintain_order="left")
+    told = kept.join(merged.lazy().select(PLACE, "answer"), on=PLACE, how="left", maintain_order="left")
+    told.with_columns(pl.coalesce("answer", "response").alias("response")).select(names).sink_parquet(
+        out, engine="streaming"
+    )
+    reading.kept = count_kept(out)
+    reading.drop("rows that stand once more", others.height)
+
+
 def cut_sessions(first: Path, out: Path, minutes: float, reading: Reading) -> None:
     """Write the log with a new session wherever one pauses for longer; its old id becomes the user, if none is told."""
-    rows = pl.scan_parquet(first, glob=False).with_row_index(PLACE)
-    names = rows.collect_schema().names()
+    rows, names = _placed(first)
     times = rows.select(PLACE, "session_id", "timestamp").collect(engine="streaming").sort("session_id", "timestamp")
     pause = pl.col("timestamp").diff().over("session_id") > pl.duration(microseconds=round(minutes * MINUTE))
     part = pause.fill_null(False).cast(pl.UInt32).cum_sum().over("session_id").alias("part")
