@@ -253,6 +253,14 @@ def test_every_session_is_in_one_fold(sessions, count):
     assert all((left == right).all() for left, right in zip(masks, same, strict=True))
 
 
+def test_sessions_of_one_owner_are_in_one_fold():
+    owners = np.array([3, 0, 1, 0, 2, 3, 3, 1, 4])
+    masks = list(folds(owners, 3, np.random.default_rng(1)))
+    assert sum(mask.astype(int) for mask in masks).tolist() == [1] * len(owners)
+    for owner in range(5):
+        assert sum(mask[owners == owner].any() for mask in masks) == 1
+
+
 MANY = [[0, 1, 2]] * 5  # as often together as chance has it: a matrix of zeros
 
 
