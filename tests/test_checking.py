@@ -225,7 +225,7 @@ def test_duplicate_rows(tmp_path: Path, suffix: str, drop: tuple[str, ...]) -> N
     path = write(tmp_path / f"log.{suffix}", [*table[:6], table[5], *table[6:]], drop)
     assert problems(path)["duplicate"] == (
         f"{path}, row 7, column item_id: found item 5 of session 1 once more, "
-        "expected each impression once; remove one."
+        "expected each impression once; remove one, or let a reader do it (--format, --set repeats=merge)."
     )
 
 

@@ -244,13 +244,21 @@ def test_arrays_and_back():
 
 @pytest.mark.parametrize(("sessions", "count"), [(11, 4), (4, 4), (3, 4), (1, 4), (0, 4)])
 def test_every_session_is_in_one_fold(sessions, count):
-    masks = list(folds(sessions, count, np.random.default_rng(0)))
+    masks = list(folds(np.arange(sessions), count, np.random.default_rng(0)))
     assert 1 <= len(masks) <= count
     assert sum(mask.astype(int) for mask in masks).tolist() == [1] * sessions
     if sessions >= count:
         assert {mask.sum() for mask in masks} <= {sessions // count, -(-sessions // count)}
-    same = folds(sessions, count, np.random.default_rng(0))
+    same = folds(np.arange(sessions), count, np.random.default_rng(0))
     assert all((left == right).all() for left, right in zip(masks, same, strict=True))
+
+
+def test_sessions_of_one_owner_are_in_one_fold():
+    owners = np.array([3, 0, 1, 0, 2, 3, 3, 1, 4])
+    masks = list(folds(owners, 3, np.random.default_rng(1)))
+    assert sum(mask.astype(int) for mask in masks).tolist() == [1] * len(owners)
+    for owner in range(5):
+        assert sum(mask[owners == owner].any() for mask in masks) == 1
 
 
 MANY = [[0, 1, 2]] * 5  # as often together as chance has it: a matrix of zeros

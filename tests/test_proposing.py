@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcd4rec.data.column_words import answer_of, name_score
-from bcd4rec.data.proposal import LogSample, Proposal
-from bcd4rec.data.proposing import propose
-from bcd4rec.data.response_rules import response_rules
-from bcd4rec.data.sampling import sample_of
+from bcd4rec.data.proposals.proposal import LogSample, Proposal
+from bcd4rec.data.proposals.proposing import propose
+from bcd4rec.data.proposals.rules import response_rules
+from bcd4rec.data.proposals.sampling import sample_of
+from bcd4rec.data.proposals.words import answer_of, name_score
 from bcd4rec.errors import InputError
 from test_cli import result
 

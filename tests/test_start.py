@@ -13,7 +13,7 @@ import pytest
 
 from bcd4rec.commands._stages import Kept
 from bcd4rec.data.dataset import Dataset
-from bcd4rec.data.telling import sessions_in_words
+from bcd4rec.data.proposals.telling import sessions_in_words
 from bcd4rec.evaluation.start_advice import headline, next_steps, too_thin
 from bcd4rec.report.page import render
 from bcd4rec.report.start import Story, page_of
@@ -123,7 +123,7 @@ def test_what_users_liked_earlier_may_open_their_sessions(tmp_path: Path) -> Non
 
 def test_clicks_only_are_no_ranking_of_policies(tmp_path: Path) -> None:
     found = result("start", EXAMPLES / "clicks.csv", "--yes", "--out", tmp_path / "out")
-    assert found["policy"]["method"] == "stan"
+    assert found["policy"]["method"] in ("bcd4rec", "stan")  # which validation sessions choose
     assert "passed over" in found["first"] or found["thin"]
 
 

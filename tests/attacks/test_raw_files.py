@@ -18,9 +18,9 @@ from bcd4rec.commands._reading import LONGEST_MAPPING, read_mapping
 from bcd4rec.console import show
 from bcd4rec.data import files
 from bcd4rec.data.files import log_files
-from bcd4rec.data.proposal import Choice, Proposal
-from bcd4rec.data.proposing import propose
-from bcd4rec.data.sampling import sample_of
+from bcd4rec.data.proposals.proposal import Choice, Proposal
+from bcd4rec.data.proposals.proposing import propose
+from bcd4rec.data.proposals.sampling import sample_of
 from bcd4rec.data.tables import collect, scan
 from bcd4rec.errors import InputError
 from bcd4rec.report.page import Page, Section, Table, render

@@ -14,6 +14,7 @@ from bcd4rec.errors import CheckpointError, InputError
 from bcd4rec.version import __version__
 
 if TYPE_CHECKING:
+    from bcd4rec.data.dataset import Dataset
     from bcd4rec.policies.policy import Policy
     from bcd4rec.workflows.fitting import Fitted
     from bcd4rec.workflows.judging import Validation
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 MAPPING, LOG, DATASET, POLICY, PAGE = "mapping.toml", "log.parquet", "dataset", "policy", "start.html"
 TEST = 0.2  # of the sessions are held out to judge
 OPPONENTS = ("popular", "stan")  # beside smoothed rates and the logged order, which always take part
-AGENT, CLICKS_ONLY = "bcd4rec", "stan"
+AGENT, NEXT_ITEM, NEIGHBOURS = "bcd4rec", "response", "stan"  # without skips the agent is its next-item model
 SESSIONS, SLATES = 3, 4  # real sessions on the page, and slates of each
 MOST_SHOWN = 6  # items of a slate on the page
 
@@ -93,8 +94,8 @@ class Start:
         return self._stage("prepare", settings, self.out / DATASET, lambda: self._prepare(reading), "read")
 
     def train(self, clicks_only: bool) -> Result:
-        method = CLICKS_ONLY if clicks_only else AGENT
-        return self._stage("train", {"method": method}, self.out / POLICY, lambda: self._train(method), "prepare")
+        settings: Result = {"method": AGENT, "clicks_only": clicks_only}
+        return self._stage("train", settings, self.out / POLICY, lambda: self._train(clicks_only), "prepare")
 
     def evaluate(self) -> Result:
         return self._stage("evaluate", {"opponents": OPPONENTS}, None, self._evaluate, "train")
@@ -135,8 +136,8 @@ class Start:
     def _read(self) -> Result:
         from bcd4rec.console import progress
         from bcd4rec.data import checking
+        from bcd4rec.data.proposals.telling import sessions_in_words
         from bcd4rec.data.schema import BadLog
-        from bcd4rec.data.telling import sessions_in_words
 
         raw = self.raw()
         with progress() as tick, raw.canonical(raw.reader(), tick, self.out / LOG, True) as (log, reading):
@@ -164,11 +165,23 @@ class Start:
             )
         return {name: made[name] for name in ("counts", "warnings", "dropped", "content_hash")}
 
-    def _train(self, method: str) -> Result:
+    def _method(self, data: "Dataset", clicks_only: bool) -> str:
+        """The agent, or neighbours where a log of clicks alone is guessed better by them."""
+        from bcd4rec.console import progress
+        from bcd4rec.workflows.judging import MANY_SESSIONS, guesses_better
+
+        if not clicks_only or len(data.sessions) > MANY_SESSIONS:
+            return AGENT
+        with progress() as tick:
+            best = guesses_better((NEXT_ITEM, NEIGHBOURS), data, self.seed, tick)
+        return AGENT if best == NEXT_ITEM else best
+
+    def _train(self, clicks_only: bool) -> Result:
         from bcd4rec.commands.train import TrainingProgress, learn
         from bcd4rec.data.dataset import Dataset
 
         data = Dataset.load(self.out / DATASET)
+        method = self._method(data, clicks_only)
 
         def learned(resume: bool) -> "tuple[Fitted, Validation, Policy]":
             watcher = TrainingProgress(self._checkpoint, None, "again")

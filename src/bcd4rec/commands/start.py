@@ -11,7 +11,7 @@ from bcd4rec.commands._options import Json, Seed
 
 if TYPE_CHECKING:
     from bcd4rec.commands._stages import Start
-    from bcd4rec.data.proposal import Proposal
+    from bcd4rec.data.proposals.proposal import Proposal
     from bcd4rec.report.start import Story
 
 EPILOG = "Example:  bcd4rec start visits.csv"
@@ -104,9 +104,9 @@ def _error(sentence: str) -> Exception:
 
 def _proposal(log: Path, mapping: Path | None, folder: Path) -> "Proposal":
     from bcd4rec.commands._reading import read_mapping
-    from bcd4rec.data.proposal import Choice, Proposal
-    from bcd4rec.data.proposing import propose
-    from bcd4rec.data.sampling import sample_of
+    from bcd4rec.data.proposals.proposal import Choice, Proposal
+    from bcd4rec.data.proposals.proposing import propose
+    from bcd4rec.data.proposals.sampling import sample_of
 
     if mapping is None:
         return propose(sample_of(log))
@@ -120,7 +120,7 @@ def _items_id(items: Path, log: Path, proposal: "Proposal") -> str | None:
     """Which column of the file of items holds the log's ids, where it is not called as in the log."""
     from bcd4rec.console import say
     from bcd4rec.data.features import id_column
-    from bcd4rec.data.sampling import item_ids, sample_of
+    from bcd4rec.data.proposals.sampling import item_ids, sample_of
 
     own = proposal.map.get("item", "item_id")
     found = id_column(items, own, item_ids(sample_of(log), proposal))
@@ -203,8 +203,8 @@ def _ask(mapping: Path, log: Path) -> None:
 
 def _first_estimate(log: Path, proposal: "Proposal") -> str:
     """Before anything is read: by the size of the file and its first rows."""
+    from bcd4rec.data.proposals.sampling import sample_of
     from bcd4rec.data.row_estimate import about_rows, items_of_a_row
-    from bcd4rec.data.sampling import sample_of
 
     roles = proposal.map
     rows = about_rows(log)

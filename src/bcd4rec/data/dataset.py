@@ -16,7 +16,7 @@ from bcd4rec.data.files import reason
 from bcd4rec.data.places import local
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.sequences import Sequences
-from bcd4rec.data.states import FloatArray, IntArray, Mask, States
+from bcd4rec.data.states import FloatArray, IntArray, Mask, Rows, States
 from bcd4rec.data.vocabulary import Vocabulary
 from bcd4rec.errors import InputError
 
@@ -85,6 +85,15 @@ class Dataset:
         return codes.fill_null(-1).to_numpy().astype(np.int32)
 
     @cached_property
+    def owners(self) -> Rows:
+        """(sessions,) whose sessions they are: a number for each user, and for each session of nobody known."""
+        if "user_id" not in self.sessions.columns:
+            return np.arange(len(self.sessions))
+        alone = pl.when(pl.col("user_id").is_null()).then(pl.int_range(pl.len()))
+        keyed = self.sessions.select(pl.struct("user_id", alone.alias("alone")).rank("dense").cast(pl.Int64) - 1)
+        return keyed.to_series().to_numpy()
+
+    @cached_property
     def content(self) -> Content | None:
         """The features of the items, encoded; None where no file about items was given and none has several categories.
 
@@ -138,15 +147,27 @@ class Dataset:
     def sequences(self, split: str, chosen: Mask | None = None) -> Sequences:
         """The positive items of each session of one split, also organic ones; sessions without any are left out.
 
-        `chosen` may mark some of `sessions`: then of these alone.
+        `chosen` may mark some of `sessions`: then of these alone. Where sessions open with what their users liked
+        before, all sessions of a user are one, and an item that she liked counts once: it stands in many openings.
         """
         positive = [self.responses.code(name) for name in self.responses.positive]
         liked = self.events(split).filter(pl.col("response").is_in(positive))
         session, items = liked["session"].to_numpy().astype(np.int64), liked["action"].to_numpy().astype(np.int32)
         if chosen is not None:
             session, items = session[chosen[session]], items[chosen[session]]
+        if self.manifest["config"].get("earlier"):
+            session, items = self._once_a_user(session, items)
         starts = np.flatnonzero(np.diff(session, prepend=-1))
         return Sequences(items, np.append(starts, len(items)).astype(np.int64))
+
+    def _once_a_user(self, session: Rows, items: IntArray) -> tuple[Rows, IntArray]:
+        """Users and what they liked, each item where it was first; users in the order of their last sessions."""
+        owner = self.owners[session]
+        first = np.sort(np.unique(owner * self.n_items + items, return_index=True)[1])
+        last = np.zeros(len(self.sessions), np.int64)
+        last[owner] = session  # rows stand in the order of sessions, so the last one stays
+        order = first[np.argsort(last[owner[first]], kind="stable")]
+        return owner[order], items[order]
 
     @classmethod
     def from_frame(

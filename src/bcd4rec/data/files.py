@@ -28,6 +28,7 @@ SUFFIXES: dict[str, Kind] = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "jsonl",
 }
 PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # gzip and zstd, by the first bytes
 SEPARATORS = (",", "\t", ";", "|")
@@ -90,7 +91,7 @@ def kind_of(path: Path) -> Kind:
         return SUFFIXES[suffix(path)]
     with open_plain(path) as file:
         head = file.read(1 << 12)
-    if head.lstrip().startswith(b"{"):
+    if head.lstrip().startswith((b"{", b"[")):
         return "jsonl"
     return "csv" if any(one.encode() in head for one in SEPARATORS) and b"\0" not in head else "parquet"
 
@@ -143,6 +144,12 @@ def tail_of(path: Path) -> bytes:
         except (OSError, EOFError) as error:
             raise InputError(f"{path} is cut short ({reason(error)}); copy it again.") from None
         return tail
+
+
+def is_array(path: Path) -> bool:
+    """Whether a JSON file is one array of objects in place of an object in each line."""
+    with open_plain(path) as file:
+        return file.read(1 << 12).lstrip().startswith(b"[")
 
 
 def unreadable_line(path: Path) -> str | None:

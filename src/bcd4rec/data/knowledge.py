@@ -157,10 +157,15 @@ def refuse_other_lists(name: str, offsets: NDArray[Any], items: NDArray[Any], co
         raise ValueError(f"{name}.items run from {items.min()} to {items.max()} in a catalogue of {n_items} items")
 
 
-def folds(sessions: int, count: int, rng: np.random.Generator) -> Iterator[Mask]:
-    """Masks (sessions,) of as many folds: each in turn is left out of the counts, and its rows are learned from."""
-    fold = rng.permutation(sessions) % count
-    for number in range(min(count, max(sessions, 1))):
+def folds(owners: Rows, count: int, rng: np.random.Generator) -> Iterator[Mask]:
+    """Masks (sessions,) of as many folds: each in turn is left out of the counts, and its rows are learned from.
+
+    All sessions of an owner (sessions,), see `Dataset.owners`, are in one fold: what she liked in one of them may stand
+    in the history of the next.
+    """
+    people = int(owners.max(initial=-1)) + 1
+    fold = (rng.permutation(people) % count)[owners]
+    for number in range(min(count, max(people, 1))):
         yield fold == number
 
 

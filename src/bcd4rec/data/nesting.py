@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 STAR = "*"  # stands for the numbers of columns that are one list
+PLUS = "+"  # between columns that are one id together
 NUMBERED = r"^(.*?[^0-9])?(\d{1,4})(\D*)$"
 
 
@@ -13,7 +14,7 @@ def flattened(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Objects become columns `user.id`, arrays of objects become lists `shown.item`, also those inside others."""
     schema = frame.collect_schema()
     columns = [one for name, dtype in schema.items() for one in _flat(name, pl.col(name), dtype)]
-    return frame if len(columns) == len(schema) else frame.select(columns)
+    return frame if [one.meta.output_name() for one in columns] == schema.names() else frame.select(columns)
 
 
 def _flat(name: str, column: pl.Expr, dtype: pl.DataType) -> list[pl.Expr]:
@@ -45,6 +46,14 @@ def with_lists(frame: pl.LazyFrame, columns: Sequence[str], wanted: Iterable[str
     names = [name for name in dict.fromkeys(wanted) if name not in columns and name in groups]
     lists = [pl.concat_list(groups[name]).list.drop_nulls().alias(name) for name in names]
     return (frame.with_columns(lists) if lists else frame), names
+
+
+def with_joined(frame: pl.LazyFrame, columns: Sequence[str], wanted: Iterable[str]) -> tuple[pl.LazyFrame, list[str]]:
+    """The frame with an id for each wanted name such as user+visit, where the numbers of visits begin anew."""
+    parts = {name: name.split(PLUS) for name in dict.fromkeys(wanted) if PLUS in name and name not in columns}
+    names = {name: own for name, own in parts.items() if set(own) <= set(columns)}
+    ids = [pl.concat_str([pl.col(one).cast(pl.String) for one in own], separator="-") for own in names.values()]
+    return frame.with_columns(one.alias(name) for one, name in zip(ids, names, strict=True)), list(names)
 
 
 def inside(columns: Iterable[str], nested: str) -> list[str]:

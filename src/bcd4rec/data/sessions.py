@@ -190,7 +190,8 @@ class SessionIndex:
             + ("once more" if twice else "with a time before the row above")
         )
         fix = "sort each session's rows by time, or pass --sort"
-        expected = "each impression once; remove one" if twice else f"time in order; {fix}"
+        once = "each impression once; remove one, or let a reader do it (--format, --set repeats=merge)"
+        expected = once if twice else f"time in order; {fix}"
         many = f" ({wrong.count:,} such rows)" if wrong.count > 1 else ""
         table = self.log.tables[number]
         where = f"{table.path}, row {row}, column {table.name('item_id' if twice else self._time_name)}"

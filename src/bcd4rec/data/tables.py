@@ -11,11 +11,14 @@ import polars as pl
 from bcd4rec.data.files import (
     MOST_COLUMNS,
     PARQUET_MAGIC,
+    SUFFIXES,
     WANTED,
     Kind,
     first_line,
     header_of,
+    is_array,
     kind_of,
+    open_plain,
     reason,
     separator_of,
     suffix,
@@ -142,12 +145,25 @@ def _scan_columns(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
 
 def _scan_jsonl(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
     first_line(path)
+    if is_array(path):
+        return _array(path)
     try:
         frame = flattened(pl.scan_ndjson(path, infer_schema_length=None, row_index_name=ROW, row_index_offset=1))
         return frame, tuple(frame.collect_schema().names()[1:])
     except (pl.exceptions.PolarsError, OSError) as error:
         place = unreadable_line(path) or f"it cannot be read as JSON lines ({reason(error)})"
         raise InputError(f"{path}: {place}.") from None
+
+
+def _array(path: Path) -> tuple[pl.LazyFrame, tuple[str, ...]]:
+    """One JSON array of objects, which is read whole: only JSON lines can be read in pieces."""
+    try:
+        with open_plain(path) as file:
+            rows = pl.read_json(file.read(), infer_schema_length=None)
+        frame = flattened(rows.lazy().with_row_index(ROW, 1))
+        return frame, tuple(frame.collect_schema().names()[1:])
+    except (pl.exceptions.PolarsError, OSError, EOFError) as error:
+        raise InputError(f"{path} is no JSON array of objects ({reason(error)}); copy or write it again.") from None
 
 
 def _scan_csv(path: Path, separator: str, given: tuple[str, ...] = ()) -> tuple[pl.LazyFrame, tuple[str, ...]]:
@@ -221,7 +237,7 @@ def collect(table: RawTable, query: pl.LazyFrame) -> pl.DataFrame:
         if table.text:
             place = unreadable_row(table.path, table.separator) or f"it cannot be read as CSV ({reason(error)})"
             raise InputError(f"{table.path}: {place}.") from None
-        if suffix(table.path) in (".jsonl", ".ndjson") and (broken := unreadable_line(table.path)):
+        if SUFFIXES.get(suffix(table.path)) == "jsonl" and (broken := unreadable_line(table.path)):
             raise InputError(f"{table.path}: {broken}.") from None
         raise InputError(f"{table.path} is damaged ({reason(error)}); copy or write it again.") from None
 

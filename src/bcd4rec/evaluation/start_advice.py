@@ -5,7 +5,7 @@ from typing import Any
 
 from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
 
-FEW_CASES = 30  # held-out slates or sessions; with fewer, intervals are wider than any difference that matters
+FEW_CASES = 30  # held-out slates or next items; with fewer, intervals are wider than any difference that matters
 FEW_JUDGING = 15  # held-out sessions that have such cases
 REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
@@ -31,11 +31,12 @@ def too_thin(check: Result, evaluation: Result) -> str | None:
     if "problem" in evaluation:
         return f"Nothing in this log tells one policy from another by their rankings: {evaluation['problem']}"
     cases, judging = evaluation["cases"], evaluation["sessions"]
-    if cases < FEW_CASES or judging < FEW_JUDGING:
-        return (
-            f"This log is too thin to compare policies on: of the held-out sessions {judging:,} tell something, in "
-            f"{cases:,} {unit_of(evaluation)}, and {FEW_JUDGING} sessions with {FEW_CASES} are the least."
-        )
+    alone = evaluation["unit"] == "session"  # which are cases themselves
+    if judging < FEW_JUDGING or (cases < FEW_CASES and not alone):
+        told = f"of the held-out sessions {judging:,} tell something"
+        cases_told = "" if alone else f", in {cases:,} {unit_of(evaluation)}"
+        least = f"{FEW_JUDGING} sessions{'' if alone else f' with {FEW_CASES}'} are the least"
+        return f"This log is too thin to compare policies on: {told}{cases_told}, and {least}."
     return None
 
 

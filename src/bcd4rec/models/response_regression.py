@@ -127,7 +127,7 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
     as_new = _AsNew(seed)
     others = _Others(dataset, seed) if _nothing_skipped(shown, dataset.responses) else None
     aside: list[Evidence] = []
-    for number, left_out in enumerate(folds(len(dataset.sessions), FOLDS, generator(seed, "response folds"))):
+    for number, left_out in enumerate(folds(dataset.owners, FOLDS, generator(seed, "response folds"))):
         tick("counting", number / (FOLDS + 1))
         aside.append(count_evidence(dataset, shown, around, ~left_out))
         mine = np.flatnonzero(left_out[shown.session[chosen]])

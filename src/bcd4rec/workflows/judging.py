@@ -35,8 +35,7 @@ MOST_CELLS = 1 << 30  # scores of the whole catalogue that are worth computing f
 MANY_SESSIONS = 300_000  # of train, from which on neighbours take long to be found
 CLICKS_ONLY = (
     "Every impression of this data set is positive: that teaches which item comes next, and neither how likely an item "
-    "is liked nor which policy people would like better, because nothing tells what they passed over. Log that, too; "
-    "until then a session baseline such as stan is the honest choice."
+    "is liked nor which policy people would like better, because nothing tells what they passed over. Log that, too."
 )
 EVERY = "all"  # the split of a log that is not split
 
@@ -255,6 +254,17 @@ def judge_policies(policies: Mapping[str, Policy], dataset: Dataset, seed: int, 
     """Policies that have learned from a data set beside each other on the same validation cases."""
     rankers = [(name, _of_bundle(name, policy, dataset)) for name, policy in policies.items()]
     return _judged(_validation_cases(dataset, seed), rankers, seed, tick)
+
+
+def guesses_better(methods: Sequence[str], dataset: Dataset, seed: int, tick: Tick = no_tick) -> str:
+    """Which of these baselines is best on at most `MOST` validation cases; the first where nothing tells them apart."""
+    try:
+        cases = _validation_cases(dataset, seed)
+    except InputError:
+        return methods[0]
+    rankers = [(name, Ranker(name, fit(name, dataset, seed=seed).scorer)) for name in methods]
+    found = _judged(cases, rankers, seed, tick)
+    return max(methods, key=lambda name: float(np.nanmean(found.values[name][found.headline])))
 
 
 def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_tick) -> Validation:

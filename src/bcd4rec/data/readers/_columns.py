@@ -1,6 +1,6 @@
 """Tables with one row per impression or per slate and columns of any name: a mapping makes them the canonical log."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,21 +10,24 @@ from pydantic import Field, field_validator
 
 from bcd4rec.data import tags
 from bcd4rec.data.files import Kind, log_files
-from bcd4rec.data.nesting import inside, unnested, with_lists
+from bcd4rec.data.nesting import inside, unnested, with_joined, with_lists
 from bcd4rec.data.places import partition_values
+from bcd4rec.data.readers._answers import ORGANIC, Answers
+from bcd4rec.data.readers._rows import whole_ids, with_same_columns, without_item
+from bcd4rec.data.readers._shaping import attribute, count_kept, cut_sessions, drop_rare, merge_repeats
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
 from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.tables import (
     COLUMNS,
+    IDS,
     ROW,
     RawTable,
     collect,
     pick_columns,
     refuse_cut_short,
     scan,
-    shown,
     with_values,
 )
 from bcd4rec.errors import InputError
@@ -38,11 +41,8 @@ SHORT = {
 }
 SHARED = {"session_id", "request_id", "user_id"}  # which one column may be at once: a slate that is its own session
 MOMENT = {"timestamp", "request_id"}  # rows of a session with the same time were shown together
-DROP = "drop"
-ORGANIC = "organic"  # `organic:click` is a click on what nobody recommended
-HISTORY = "#history"
-OWN_SESSION = "#session"
-MOST_LISTED = 8  # response values without a rule that a message lists
+OWN_SESSION, OWN_STEP = "#session", "#step"
+ROWS_OF_A_FILE = 1 << 40
 
 
 class ColumnsReader(Reader):
@@ -52,13 +52,20 @@ class ColumnsReader(Reader):
 
     map: dict[str, str] = Field(default_factory=dict)
     """What the file calls session, item, response, time or step, and slate, position, category, propensity, organic,
-    user, request_category, where it has them; a column that already has its canonical name needs no entry. With one row
-    per slate: items in place of item, clicked and bought in place of response, history for what was clicked before."""
+    user, request_category, where it has them; a column that already has its canonical name needs no entry. In place of
+    response: clicked and bought, columns of yes and no. With one row per slate: items in place of item, clicked and
+    bought are lists of them, history what was clicked before."""
     responses: dict[str, str] = Field(default_factory=dict)
     """Which response each value of the response column is, `organic:click` for one that nobody recommended, or `drop`
     to leave its rows out; empty: as they are."""
     every: str = ""
     """The response of every row of a file that has no column of responses, e.g. click for a log of clicks."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """The response of all rows of a file, by a part of its name, in a folder of `impressions.csv` and `clicks.csv`:
+    {impressions = "skip", clicks = "click"}. Files of clicks need no position."""
+    attribution: bool = False
+    """Clicks and purchases are rows of their own, behind those of what was shown: each answers the impression of its
+    item in its slate, or the last one in its session. Those without any are organic: nobody recommended them."""
     time_unit: Literal["s", "ms", "us"] = "s"
     """Unit of a numeric time, counted from 1970."""
     time_format: str = ""
@@ -78,6 +85,17 @@ class ColumnsReader(Reader):
     nested: str = ""
     """A list of objects in each row of JSON lines or Parquet, each of which is a row: `events` where a line is a
     session and holds `"events": [{"item": 5, "time": 1650000000}]`; `map` then names events.item and events.time."""
+    row_order: bool = False
+    """The rows of a session stand in the order in which things happened, and no column tells it."""
+    session_gap: float = Field(default=0.0, ge=0)
+    """Minutes without a row that end a session, where users or devices take its place; 0: sessions are as told."""
+    whole_ids: bool = False
+    """Ids that were written as 17.0, as tables do in which some are missing, are read as 17."""
+    drop_without_item: bool = False
+    """Leave out rows that have no item, such as views of other pages, and count them; otherwise they are refused."""
+    repeats: Literal["refuse", "merge"] = "refuse"
+    """Rows that stand several times, with the same session, time, slate, place and item: refuse the log, or take each
+    for one row with the strongest of their responses, and count them."""
     ignore: tuple[str, ...] = ()
     """Columns that are not what their canonical names say."""
 
@@ -103,8 +121,10 @@ class ColumnsReader(Reader):
             canonical[name] = theirs
         if {"item_id", "items"} <= set(canonical):
             raise ValueError("map: item is for one row per shown item, items for one row per slate; keep one")
-        if "items" not in canonical and (lists := [name for name in LISTS if name in canonical]):
-            raise ValueError(f"map: {lists[0]} is a list beside a list of items; name the items that were shown, too")
+        if "items" not in canonical and "history" in canonical:
+            raise ValueError("map: history is a list beside a list of items; name the items that were shown, too")
+        if "response" in canonical and (touched := [name for name in TOUCHES if name in canonical]):
+            raise ValueError(f"map: {touched[0]} stands in place of response; keep one of them")
         return canonical
 
     @field_validator("responses")
@@ -127,15 +147,33 @@ class ColumnsReader(Reader):
             self._open(file, partition_values(raw, file), number, seen, reading)
             for number, file in enumerate(log_files(raw))
         ]
+        tables = with_same_columns(tables) if self.files else tables
         options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids, time_format=self.time_format)
         log = Log(raw, options, tables)
-        write_canonical(log, out if self.min_support == 1 else spool / "all-items.parquet", reading, tick)
+        if self.session_gap and not log.clock:
+            raise InputError(f"{raw}: session_gap = {self.session_gap:g} needs a time in each row; map time=COLUMN.")
+        written = spool / "rows.parquet"
+        write_canonical(log, written, reading, tick)
         if not self._lists:
             kept = reading.kept["impressions"] + reading.kept.get("organic", 0)
             reading.read["rows"] = kept + sum(reading.dropped.values())
-        if self.min_support > 1:
-            drop_rare(spool / "all-items.parquet", out, self.min_support, reading)
+        for shaped, work in self._shaping(reading):
+            work(written, spool / shaped)
+            written.unlink(missing_ok=True)  # where nothing was to be done, the file itself is the result
+            written = spool / shaped
+        written.rename(out)
         return reading
+
+    def _shaping(self, reading: Reading) -> Iterator[tuple[str, Callable[[Path, Path], None]]]:
+        """What is done to the whole log once its rows are canonical, and how the file is called that comes of it."""
+        if self.session_gap:
+            yield "cut.parquet", lambda first, out: cut_sessions(first, out, self.session_gap, reading)
+        if self.attribution:
+            yield "answered.parquet", lambda first, out: attribute(first, out, reading)
+        if self.repeats == "merge":
+            yield "merged.parquet", lambda first, out: merge_repeats(first, out, reading)
+        if self.min_support > 1:
+            yield "frequent.parquet", lambda first, out: drop_rare(first, out, self.min_support, reading)
 
     @property
     def _lists(self) -> bool:
@@ -148,14 +186,17 @@ class ColumnsReader(Reader):
         whole = not scanned.text or refuse_cut_short(scanned)
         table = with_values(self._unnested(scanned, reading), told)
         frame, lists = with_lists(table.frame, table.columns, self.map.values())
-        table = replace(table, frame=frame, columns=(*table.columns, *lists))
+        frame, joined = with_joined(frame, table.columns, self.map.values())
+        table = replace(table, frame=frame, columns=(*table.columns, *lists, *joined))
+        needed = self._needed(file)
         for name, own in self.map.items():
-            if own not in table.columns:
+            if own not in table.columns and name in needed:
                 found = ", ".join(table.columns) or "none"
                 how = f", separated by {table.separator!r}," if table.text else ""
+                other = "; if it is no part of the log, move it (--items takes one about items)" if number else ""
                 raise InputError(
                     f"{file} has no column {own!r}, which the mapping names for {name}; the columns found{how} are "
-                    f"{found}."
+                    f"{found}{other}."
                 )
         if not whole:
             reading.remarks.append(f"{file.name} ends without a line end; if it was cut short there, copy it again")
@@ -163,16 +204,36 @@ class ColumnsReader(Reader):
         own_names = {name: name for name in COLUMNS if name in table.columns and name not in taken} | self.map
         if self.row_sessions:
             table, own_names = _row_sessions(table, number, own_names)
+        if self.row_order:
+            table, own_names = _row_order(table, number, own_names)
+        if self.whole_ids:
+            table = whole_ids(table, own_names)
+        if self.drop_without_item:
+            table = without_item(table, own_names, reading)
+        answers = Answers(self.responses, self.every, self.file_response(file), self.attribution)
+        table, own_names = answers.told(table, own_names, self._lists, bool(self.mark))
         if self._lists:
-            table = SlateColumns(own_names, self.list_separator, self.mark).unrolled(table, number, seen, reading)
+            slates = SlateColumns(own_names, self.list_separator, self.mark, frozenset(self.responses))
+            table = slates.unrolled(table, number, seen, reading)
         given = {name: name for name in table.columns} if self._lists else own_names
-        if self.every and not ({"response", *TOUCHES} & set(own_names) or self.mark):
-            answer = {"response": pl.lit(self.every)}
-            table = replace(table, frame=table.frame.with_columns(**answer), columns=(*table.columns, "response"))
-            given = given | {"response": "response"}
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)
         table = self._all_categories(replace(picked, own_names={**picked.own_names, **table.own_names}))
-        return self._answered(table, reading) if self.responses else table
+        return answers.translated(table, "history" in self.map, reading)
+
+    def file_response(self, file: Path) -> str:
+        """The response of all rows of a file, where `files` tells it; empty where there is no such table."""
+        found = next((response for part, response in self.files.items() if part in file.name), "")
+        if self.files and not found:
+            raise InputError(
+                f"{file}: no entry of [files] is a part of its name, so nobody knows what its rows are; add one, or "
+                "move the file elsewhere."
+            )
+        return found
+
+    def _needed(self, file: Path) -> set[str]:
+        """What of the mapping every file must have; those of clicks and purchases say nothing of where things stood."""
+        own = self.file_response(file)
+        return set(self.map) if own in ("", "skip") else set(self.map) & {*IDS, "items", "timestamp", "step"}
 
     def _unnested(self, table: RawTable, reading: Reading) -> RawTable:
         if not self.nested:
@@ -199,37 +260,6 @@ class ColumnsReader(Reader):
         lists = tags.parted(pl.col("category"), self.category_separator)
         return replace(table, frame=table.frame.with_columns(lists.alias("category")))
 
-    def _answered(self, table: RawTable, reading: Reading) -> RawTable:
-        """The table with its response values translated, without those that a rule drops, organic ones marked."""
-        value = pl.col("response").cast(pl.String)
-        counts = collect(table, table.frame.group_by(value).len()).drop_nulls().sort("len", "response")[::-1]
-        unruled = counts.filter(~pl.col("response").is_in(list(self.responses)))
-        if not unruled.is_empty():
-            listed = [f"{shown(found)} ({rows:,} rows)" for found, rows in unruled.head(MOST_LISTED).iter_rows()]
-            more = f" and {unruled.height - MOST_LISTED:,} more" if unruled.height > MOST_LISTED else ""
-            example = f"{unruled['response'][0]}={DROP}"
-            raise InputError(
-                f"{table.path}, column {table.name('response')}: no rule covers {', '.join(listed)}{more}; add them "
-                f"to --responses, e.g. {example} to leave these rows out."
-            )
-        dropped = [found for found, response in self.responses.items() if response == DROP]
-        for found, rows in counts.filter(pl.col("response").is_in(dropped)).iter_rows():
-            reading.drop(f"rows with the response {found}", rows)
-        kept = table.frame.filter(value.is_null() | ~value.is_in(dropped))
-        names = {found: response.removeprefix(f"{ORGANIC}:") for found, response in self.responses.items()}
-        organic = [found for found, response in self.responses.items() if response.startswith(f"{ORGANIC}:")]
-        if "history" in self.map:  # which says nothing but that it was clicked
-            kept = kept.with_columns(
-                pl.when(pl.col("organic") & value.is_null()).then(pl.lit(HISTORY)).otherwise(value).alias("response")
-            )
-            names[HISTORY] = "click"
-        translated = [value.replace(names).alias("response")]
-        if organic:
-            told = pl.col("organic").cast(pl.String) if "organic" in table.columns else pl.lit("false")
-            translated.append(pl.when(value.is_in(organic)).then(pl.lit("true")).otherwise(told).alias("organic"))
-        columns = tuple(dict.fromkeys((*table.columns, *(["organic"] if organic else []))))
-        return replace(table, frame=kept.with_columns(translated), columns=columns)
-
 
 def _row_sessions(table: RawTable, number: int, own_names: dict[str, str]) -> tuple[RawTable, dict[str, str]]:
     """The table with a column that tells all rows apart, and that column as session and slate."""
@@ -238,40 +268,19 @@ def _row_sessions(table: RawTable, number: int, own_names: dict[str, str]) -> tu
     return table, own_names | {"session_id": OWN_SESSION, "request_id": OWN_SESSION}
 
 
+def _row_order(table: RawTable, number: int, own_names: dict[str, str]) -> tuple[RawTable, dict[str, str]]:
+    """The table with the place of each row in the log as its step; a slate that is told stays one."""
+    place = (pl.lit(number, pl.Int64) * ROWS_OF_A_FILE + pl.col(ROW).cast(pl.Int64)).alias(OWN_STEP)
+    table = replace(table, frame=table.frame.with_columns(place), columns=(*table.columns, OWN_STEP))
+    return table, own_names | {"step": OWN_STEP}
+
+
 def _one_step(table: RawTable, own_names: dict[str, str]) -> RawTable:
     """Where each slate is a session of its own, nothing comes before or after it, and no time is needed."""
     if {"timestamp", "step"} & set(own_names) or own_names.get("session_id") != own_names.get("request_id"):
         return table
     frame = table.frame.with_columns(pl.lit("0" if table.text else 0).alias("step"))
     return replace(table, frame=frame, columns=(*table.columns, "step"))
-
-
-def drop_rare(first: Path, out: Path, min_support: int, reading: Reading) -> None:
-    """Write the log without items of few impressions, and without sessions of which nothing was recommended then."""
-    rows = pl.scan_parquet(first, glob=False)
-    shown_rows = ~pl.col("organic") if "organic" in rows.collect_schema() else pl.col("item_id").is_not_null()
-    items = rows.group_by("item_id").agg(shown_rows.sum().alias("len")).filter(pl.col("len") >= min_support)
-    kept = rows.join(items.collect(engine="streaming").lazy(), on="item_id", how="semi", maintain_order="left")
-    sessions = kept.filter(shown_rows).select("session_id").unique().collect(engine="streaming")
-    if sessions.is_empty():
-        raise InputError(f"No item has {min_support:,} impressions (min_support); choose a smaller number.")
-    kept.join(sessions.lazy(), on="session_id", how="semi", maintain_order="left").sink_parquet(out, engine="streaming")
-    before = reading.kept
-    reading.kept = _kept(out)
-    reading.drop(f"items with fewer than {min_support:,} impressions", before["items"] - reading.kept["items"])
-    for what in ("impressions", "organic", "sessions"):
-        reading.drop(f"{what} of such items alone", before.get(what, 0) - reading.kept.get(what, 0))
-
-
-def _kept(log: Path) -> dict[str, int]:
-    rows = pl.scan_parquet(log, glob=False)
-    marked = "organic" in rows.collect_schema()
-    organic = pl.col("organic").sum() if marked else pl.lit(0)
-    columns = [pl.len(), organic.alias("organic"), *(pl.col(name).n_unique() for name in ("session_id", "item_id"))]
-    count, found, sessions, items = rows.select(columns).collect(engine="streaming").row(0)
-    return (
-        {"impressions": count - found} | ({"organic": found} if marked else {}) | {"sessions": sessions, "items": items}
-    )
 
 
 def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick) -> None:
@@ -284,4 +293,4 @@ def write_canonical(log: Log, out: Path, reading: Reading, tick: Tick = no_tick)
     tick("writing the log", 0.0)
     frames = [frame.select(others if time is None else [*others, time]) for _, frame in log.frames()]
     pl.concat(frames).sink_parquet(out, engine="streaming")
-    reading.kept = _kept(out)
+    reading.kept = count_kept(out)

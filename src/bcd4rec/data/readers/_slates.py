@@ -23,6 +23,7 @@ class SlateColumns:
     map: dict[str, str]
     separator: str  # between two pieces of a text; empty for any of the usual ones
     mark: str  # between an item and its response, as in N1-0; empty for none
+    words: frozenset[str] = frozenset()  # responses of whole slates, whatever blanks they have
 
     def unrolled(self, table: RawTable, number: int, seen: set[object], reading: Reading) -> RawTable:
         """One row per shown item, and before the first slate of a session what its history holds, as organic clicks.
@@ -80,6 +81,11 @@ class SlateColumns:
             return column.fill_null([])
         if name in PARALLEL and (name == "category" or dtype != pl.String):
             return pl.concat_list(column)
+        if name == "response" and self.words:
+            return pl.when(column.is_in(self.words)).then(pl.concat_list(column)).otherwise(self._pieces(column))
+        return self._pieces(column)
+
+    def _pieces(self, column: pl.Expr) -> pl.Expr:
         if self.separator:
             pieces = column.cast(pl.String).str.split(self.separator).list.eval(pl.element().str.strip_chars())
             return pieces.list.eval(pl.element().filter(pl.element() != "")).fill_null([])
@@ -90,7 +96,7 @@ class SlateColumns:
         for name in PARALLEL:
             if name in self.map:
                 length = pl.col(name).list.len()
-                other = frame.filter(length != count).select("row", count, length).head(1)
+                other = frame.filter((length != count) & (count > 0)).select("row", count, length).head(1)
                 for row, items, found in collect(table, other).iter_rows():
                     where = f"{table.path}, row {row}, column {self.map[name]} ({name})"
                     raise InputError(f"{where}: found {found} values for {items} items, expected one each.")

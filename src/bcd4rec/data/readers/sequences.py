@@ -6,7 +6,8 @@ import polars as pl
 from pydantic import Field
 
 from bcd4rec.data.files import first_line
-from bcd4rec.data.readers._columns import drop_rare, write_canonical
+from bcd4rec.data.readers._columns import write_canonical
+from bcd4rec.data.readers._shaping import drop_rare
 from bcd4rec.data.readers.reader import READERS, Reader, Reading
 from bcd4rec.data.schema import Log, LogOptions
 from bcd4rec.data.sequences import refuse_other_than_lists

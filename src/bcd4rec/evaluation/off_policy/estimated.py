@@ -112,7 +112,7 @@ def estimate_logger(dataset: Dataset, seed: int, tick: Tick = no_tick) -> Estima
     """From all sessions, whatever split they are in."""
     fold = np.zeros(len(dataset.sessions), np.int64)
     models = []
-    for number, mine in enumerate(folds(len(dataset.sessions), MODELS, generator(seed, "behaviour folds"))):
+    for number, mine in enumerate(folds(dataset.owners, MODELS, generator(seed, "behaviour folds"))):
         tick("estimating propensities", number / MODELS)
         fold[mine] = number
         part = dataset.sessions.with_columns(split=pl.Series(np.where(mine, "train", "judged")))

@@ -38,7 +38,7 @@ def learned_users(
         return []
     beginnings = _beginnings(dataset, seed)
     players = [_speaking(one, dataset) for one in (new, logger) if one is not None]
-    left_out = list(folds(len(dataset.sessions), REFITS, generator(seed, "users refitted")))
+    left_out = list(folds(dataset.owners, REFITS, generator(seed, "users refitted")))
     found = []
     for number in range(REFITS + 1):
         tick("indicative: learned users", number / (REFITS + 1))

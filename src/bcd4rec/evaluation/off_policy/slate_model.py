@@ -187,7 +187,7 @@ def cross_fit(dataset: Dataset, seed: int, count: int = FOLDS, tick: Tick = no_t
     """Over all sessions of the data set, whatever split they are in."""
     fold = np.zeros(len(dataset.sessions), np.int64)
     models = []
-    for number, left_out in enumerate(folds(len(dataset.sessions), count, generator(seed, "judging folds"))):
+    for number, left_out in enumerate(folds(dataset.owners, count, generator(seed, "judging folds"))):
         fold[left_out] = number
         part = dataset.sessions.with_columns(split=pl.Series(np.where(left_out, "judged", "train")))
         others = Dataset(dataset.manifest, dataset.items, part, dataset.frame, dataset.states)

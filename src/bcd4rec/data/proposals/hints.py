@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from bcd4rec.data.column_profiles import ColumnProfile, is_time, profile
-from bcd4rec.data.column_words import SEEN, answer_of, name_score
 from bcd4rec.data.nesting import inside, numbered, unnested, with_lists
-from bcd4rec.data.proposal import LogSample
-from bcd4rec.data.response_rules import counted, word
+from bcd4rec.data.proposals.profiles import ColumnProfile, is_time, profile
+from bcd4rec.data.proposals.proposal import LogSample
+from bcd4rec.data.proposals.rules import counted, word
+from bcd4rec.data.proposals.words import SEEN, answer_of, name_score
 
 MOST_ANSWERS = 40  # values of a response column
 SAME_ITEMS = 0.2  # share of the items of the first place that the second place shows, too

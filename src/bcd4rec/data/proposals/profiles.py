@@ -6,7 +6,7 @@ from typing import Literal
 
 import polars as pl
 
-from bcd4rec.data.column_words import answer_of
+from bcd4rec.data.proposals.words import answer_of
 from bcd4rec.data.readers._slates import PIECE
 
 Kind = Literal["empty", "integer", "number", "flag", "time", "list", "text", "other"]
@@ -17,6 +17,9 @@ TIME_FORMATS = (
 )
 ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$"
 UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
+PER_SECOND = {"s": 1, "ms": 1e3, "us": 1e6}
+LATE = (7.5e8, 2.3e9)  # seconds since 1970: 1993 to 2042
+NOTHING = {"", "null", "na", "nan", "none", "n/a", "\\n"}  # how tables write that a cell is empty
 MARK = r"^(.+)([-:=_])([^-:=_]+)$"
 MOST_PLACES = 5000
 MOST = 0.98  # of the values, for a column to be of a kind
@@ -33,6 +36,7 @@ class ColumnProfile:
     time_unit: str = ""
     mark: str = ""
     separator: str = ""  # of a list, where the usual ones would cut items in two
+    fractions: bool = False  # whole numbers that are written as 17.0
 
     @property
     def distinct(self) -> int:
@@ -41,6 +45,12 @@ class ColumnProfile:
     @property
     def filled(self) -> float:
         return 1 - self.values.null_count() / max(len(self.values), 1)
+
+    @property
+    def clock_like(self) -> bool:
+        """Whether numbers are times of the years in which logs were written; many ids have as many digits."""
+        low, high = (LATE[place] * PER_SECOND.get(self.time_unit, 0) for place in (0, 1))
+        return bool(self.time_unit) and low < float(self.values.min()) and float(self.values.max()) < high  # type: ignore[arg-type]
 
     @property
     def an_id(self) -> bool:
@@ -62,22 +72,24 @@ def profile(series: pl.Series) -> ColumnProfile:
     if dtype.is_integer():
         return ColumnProfile(name, "integer", series.cast(pl.Int64), time_unit=_unit(series))
     if dtype.is_float():
-        return ColumnProfile(name, "number", series, time_unit=_unit(series))
+        return _numbers(name, series)
     if dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum):
         return _text(name, series.cast(pl.String))
     return ColumnProfile(name, "other", series)
 
 
 def _text(name: str, series: pl.Series) -> ColumnProfile:
-    given = pl.Series(name, [value if value else None for value in series], pl.String)
+    empty = series.str.strip_chars().str.to_lowercase().is_in(NOTHING)
+    given = pl.select(pl.when(~empty).then(series)).to_series().rename(name)
     found = given.drop_nulls()
     if found.is_empty():
         return ColumnProfile(name, "empty", given)
-    for dtype in (pl.Int64(), pl.Float64()):
-        numbers = given.cast(dtype, strict=False)
-        if numbers.null_count() == given.null_count():
-            kind: Kind = "integer" if dtype == pl.Int64 else "number"
-            return ColumnProfile(name, kind, numbers, time_unit=_unit(numbers))
+    whole = given.cast(pl.Int64, strict=False)
+    if whole.null_count() == given.null_count():
+        return ColumnProfile(name, "integer", whole, time_unit=_unit(whole))
+    numbers = given.cast(pl.Float64, strict=False)
+    if numbers.null_count() == given.null_count():
+        return _numbers(name, numbers)
     if set(found.str.to_lowercase().unique()) <= {"true", "false"}:
         return ColumnProfile(name, "flag", given)
     if found.str.contains(ISO).mean() > MOST:  # type: ignore[operator]
@@ -86,6 +98,16 @@ def _text(name: str, series: pl.Series) -> ColumnProfile:
         if found.str.to_datetime(pattern, strict=False).is_not_null().all():
             return ColumnProfile(name, "time", given, time_format=pattern)
     return _listed(name, given) or ColumnProfile(name, "text", given)
+
+
+def _numbers(name: str, numbers: pl.Series) -> ColumnProfile:
+    """Whole numbers above 1 that are written as fractions were ids or counts before some of them were missing."""
+    numbers = numbers.fill_nan(None)
+    found = numbers.drop_nulls()
+    whole = len(found) > 0 and bool((found == found.round()).all()) and 1 < float(found.abs().max()) < 2**53  # type: ignore[arg-type]
+    if whole:
+        return ColumnProfile(name, "integer", numbers.cast(pl.Int64), time_unit=_unit(found), fractions=True)
+    return ColumnProfile(name, "number", numbers, time_unit=_unit(numbers))
 
 
 def _unit(numbers: pl.Series) -> str:

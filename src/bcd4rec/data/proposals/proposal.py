@@ -1,7 +1,7 @@
 """A proposal of what the columns of a log mean, and the sample it is made from; as TOML it is a mapping."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from bcd4rec.errors import printable
 class LogSample:
     """The first rows of a log; `names_given` where the file has no header, so that its columns have numbers.
 
-    `nested` is the list of objects in each row of the file that are the rows of `frame`.
+    `nested` is the list of objects in each row of the file that are the rows of `frame`; `files` is what the names of
+    the files of a folder say that their rows are, by a part of the name.
     """
 
     path: Path
@@ -24,6 +25,7 @@ class LogSample:
     delimiter: str = ""
     names_given: bool = False
     nested: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

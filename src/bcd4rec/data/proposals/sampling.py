@@ -1,14 +1,17 @@
 """The first rows of an unknown log, whatever kind of file it is, with or without a header."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
-from bcd4rec.data.column_hints import spread_events, spread_lists
-from bcd4rec.data.column_profiles import ISO, profile
 from bcd4rec.data.files import header_of, kind_of, log_files, separator_of
-from bcd4rec.data.proposal import LogSample, Proposal
+from bcd4rec.data.proposals.choosing import FILE
+from bcd4rec.data.proposals.hints import spread_events, spread_lists
+from bcd4rec.data.proposals.profiles import ISO, profile
+from bcd4rec.data.proposals.proposal import LogSample, Proposal
+from bcd4rec.data.proposals.words import SEEN, answer_of
 from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 
@@ -18,7 +21,21 @@ DATA_LIKE = rf"^(-?\d+(\.\d+)?|\d+[/.]\d+[/.]\d+.*|{ISO[1:-1]})$"  # what stands
 
 def sample_of(path: Path, rows: int = ROWS) -> LogSample:
     """`InputError` for what is no table."""
-    file = log_files(path)[0]
+    files = log_files(path)
+    told = file_responses(files)
+    if not told:
+        return _head(path, files[0], rows)
+    heads = [
+        (_head(path, next(file for file in files if part in file.name), rows // len(told)), response)
+        for part, response in told.items()
+    ]
+    frames = [head.frame.with_columns(pl.lit(response).alias(FILE)) for head, response in heads]
+    first = heads[0][0]
+    frame = pl.concat(frames, how="diagonal_relaxed")
+    return LogSample(path, first.kind, frame, first.delimiter, first.names_given, files=told)
+
+
+def _head(path: Path, file: Path, rows: int) -> LogSample:
     if file.stat().st_size == 0:
         raise InputError(f"{file} is empty (0 bytes); expected a log with one row per shown item or per slate.")
     kind = kind_of(file)
@@ -29,6 +46,25 @@ def sample_of(path: Path, rows: int = ROWS) -> LogSample:
     if frame.is_empty():
         raise InputError(f"{file} has a header and no rows; expected one row per shown item or per slate.")
     return LogSample(path, kind, frame, separator, bool(names))
+
+
+def file_responses(files: Sequence[Path]) -> dict[str, str]:
+    """What the rows of the files of a folder are, by a word of their names, as of impressions.csv and clicks.csv;
+    nothing where not all of them tell, or where they do not tell what was shown from what was liked."""
+    words = [next(((one, answer) for one in _words(file) if (answer := _answer(one))), None) for file in files]
+    told = dict(word for word in words if word is not None)
+    both = "skip" in told.values() and len(set(told.values())) > 1
+    return told if both and None not in words else {}
+
+
+def _words(file: Path) -> list[str]:
+    return re.findall(r"[a-z]+", file.name.split(".")[0].lower())
+
+
+def _answer(word: str) -> str | None:
+    """A file of views beside one of impressions holds looks."""
+    found = "click" if word.removesuffix("s") in SEEN else answer_of(word)
+    return found if found in ("skip", "click", "buy") else None
 
 
 def item_ids(sample: LogSample, proposal: Proposal) -> pl.Series:

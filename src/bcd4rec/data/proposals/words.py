@@ -8,6 +8,7 @@ Words = tuple[str, ...]
 ROLES: dict[str, Words] = {
     "session": (
         *("session", "sessionid", "sess", "sid", "visit", "basket", "conversation", "trip", "dialog"),
+        *("orderid", "cartid", "basketid", "ticketid", "receiptid", "invoiceid", "transactionid", "playlist"),
         *(
             "sitzung",
             "besuch",
@@ -25,12 +26,13 @@ ROLES: dict[str, Words] = {
     "user": (
         *("user", "userid", "uid", "customer", "visitor", "viewer", "reader", "member", "client", "account"),
         *("person", "shopper", "guest", "profile", "cookie", "subscriber", "listener", "player", "device"),
+        *("reviewer", "household", "student", "learner", "patient", "passenger", "anonymous", "fullvisitor"),
         *("nutzer", "benutzer", "kunde", "kundennummer", "besucher", "leser", "utilisateur", "client", "visiteur"),
         *("usuario", "cliente", "utente", "ユーザー", "ユーザ", "ユーザーid", "会員", "顧客", "用户", "用户id"),
     ),
     "slate": (
         *("slate", "request", "req", "impression", "imp", "rid", "search", "page", "pageview", "query", "list"),
-        *("carousel", "screen", "feed", "recommendation", "rec", "batch"),
+        *("carousel", "screen", "feed", "recommendation", "rec", "batch", "display", "srch", "serp", "widget"),
         *(
             "anfrage",
             "seite",
@@ -48,6 +50,10 @@ ROLES: dict[str, Words] = {
         *("item", "itemid", "iid", "sku", "product", "productid", "pid", "article", "asin", "video", "hotel", "movie"),
         *("song", "track", "document", "doc", "content", "news", "offer", "ad", "book", "recipe", "post", "listing"),
         *("restaurant", "game", "course", "job", "story", "clip", "album", "artist", "reference", "arm", "action"),
+        *("aid", "vid", "mid", "banner", "creative", "adgroup", "campaign", "variant", "coupon", "deal", "property"),
+        *("prop", "accommodation", "ean", "gtin", "upc", "isbn", "style", "merchant", "venue", "poi"),
+        *("episode", "podcast", "programme", "program", "channel", "question", "exercise", "puzzle", "wine", "beer"),
+        *("lesson", "image", "photo", "pin", "tweet", "app", "tile", "card", "menu", "dish", "drug"),
         *("artikel", "artikelnummer", "artikelnr", "produkt", "produktnummer", "ware", "angebot", "beitrag", "produit"),
         *(
             "producto",
@@ -69,11 +75,13 @@ ROLES: dict[str, Words] = {
         *("angezeigt", "gezeigt", "artikelliste", "affiches", "mostrados", "表示"),
     ),
     "clicked": (
-        *("clicked", "clicks", "click", "opened", "liked", "chosen", "selected", "selection"),
+        *("clicked", "clicks", "click", "clk", "clickout", "opened", "tapped", "liked", "chosen", "selected"),
+        *("selection", "watched", "played", "read", "interacted", "engaged"),
         *("geklickt", "klicks", "cliques", "clics", "クリック"),
     ),
     "bought": (
         *("bought", "purchased", "purchases", "ordered", "orders", "buys", "booked", "converted", "conversions"),
+        *("purchase", "buy", "order", "booking", "conversion", "sale", "sold", "transaction", "paid", "subscribed"),
         *("gekauft", "bestellt", "achetes", "comprados", "購入"),
     ),
     "history": ("history", "hist", "previous", "before", "past", "earlier", "reads"),
@@ -81,6 +89,8 @@ ROLES: dict[str, Words] = {
         *("response", "event", "action", "outcome", "interaction", "feedback", "label", "reaction", "behavior"),
         *("behaviour", "activity", "click", "clicked", "clk", "isclick", "isclicked", "bought", "purchased"),
         *("converted", "conversion", "liked", "like", "reward", "target", "result", "status", "type", "engaged"),
+        *("opened", "open", "tapped", "redeemed", "accepted", "installed", "booked", "played", "watched", "read"),
+        *("completed", "finished", "favorited", "saved", "shared", "subscribed", "responded", "success", "selected"),
         *("ereignis", "aktion", "reaktion", "antwort", "klick", "geklickt", "gekauft", "evenement", "reponse", "clic"),
         *("evento", "accion", "respuesta", "risposta", "反応", "イベント", "行動", "クリック", "行为", "事件"),
     ),
@@ -96,7 +106,7 @@ ROLES: dict[str, Words] = {
         *("platz", "rang", "stelle", "posicion", "lugar", "posizione", "位置", "順位", "表示位置"),
     ),
     "category": (
-        *("category", "cat", "categoryid", "department", "genre", "topic", "section", "brand", "class", "city"),
+        *("category", "cat", "categoryid", "department", "dept", "genre", "topic", "section", "brand", "class", "city"),
         *("group", "type", "vertical", "subject", "family", "warengruppe", "kategorie", "abteilung", "rubrik", "thema"),
         *("categorie", "rubrique", "categoria", "カテゴリ", "カテゴリー", "分類", "类别"),
     ),
@@ -114,11 +124,22 @@ CANONICAL = {
     "item": "item_id",
     "time": "timestamp",
 }
-ENDINGS = {"id", "ids", "key", "code", "hash", "uuid", "is", "was", "score", "col", "column"}
+KNOWN = {word for words in ROLES.values() for word in words}
+ENDINGS = {"id", "ids", "key", "code", "hash", "uuid", "guid", "is", "was", "has", "score", "col", "column", "bool"}
+ENDINGS |= {"flag", "yn", "ind", "clean", "nr"}
 NEVER = {"feature", "features", "price", "count", "amount", "url", "title", "name", "text", "age", "country", "agent"}
+NEVER |= {"length", "size", "total", "usd", "eur", "gross", "revenue", "version", "ratio", "vector", "embedding"}
+PREPOSITIONS = {"in", "of", "within", "per", "for"}  # what stands before them is what a column is
+WHOLE, HEAD, PART = 10.0, 6.0, 3.0  # scores of a name that is a word, ends with it, has it inside
+NEGATIONS = {"not", "no", "non", "un", "never"}
+AGAINST = {"skip", "skipped", "skips", "dismissed", "dismiss", "hidden", "hide", "hate", "disliked", "dislike"}
+AGAINST |= {"ignored", "rejected", "bounced", "bounce", "unliked"}
 
 ANSWERS: dict[str, Words] = {
-    "drop": ("crawl", "crawler", "bot", "robot", "error", "heartbeat", "ping", "debug", "unload"),
+    "drop": (
+        *("crawl", "crawler", "bot", "robot", "error", "heartbeat", "ping", "debug", "unload", "remove", "removed"),
+        *("removefromcart", "delete", "deleted", "refund", "refunded", "cancel", "cancelled", "canceled", "logout"),
+    ),
     "buy": (
         *("buy", "bought", "order", "ordered", "purchase", "purchased", "book", "booked", "booking", "conversion"),
         *("convert", "converted", "transaction", "checkout", "paid", "pay", "sale", "subscribe", "install"),
@@ -129,19 +150,22 @@ ANSWERS: dict[str, Words] = {
         *("click", "clicked", "clk", "clickout", "look", "open", "opened", "tap", "watch", "watched", "wish"),
         *("wishlist", "like", "liked", "cart", "addtocart", "basket", "favourite", "favorite", "save", "saved"),
         *("play", "played", "listen", "detail", "details", "select", "selected", "yes", "y", "true", "1", "complete"),
-        *("completed", "share", "engage", "engaged", "accept", "accepted", "read", "follow", "download"),
+        *("completed", "share", "engage", "engaged", "accept", "accepted", "read", "follow", "download", "fav"),
+        *("add", "added", "bookmark", "bookmarked", "tapped", "press", "pressed", "choose", "chosen", "upvote"),
         *("klick", "geklickt", "ja", "warenkorb", "merkliste", "angesehen", "clic", "clique", "oui", "panier"),
         *("clicado", "si", "carrito", "クリック", "はい", "カート", "いいね", "点击"),
     ),
     "skip": (
         *("skip", "skipped", "impression", "imp", "shown", "show", "display", "displayed", "pass", "passed", "swipe"),
         *("swiped", "none", "no", "n", "false", "0", "ignore", "ignored", "seen", "expose", "exposed", "dismiss"),
-        *("dismissed", "dislike", "reject", "rejected", "noclick", "nothing", "scroll", "served", "listed"),
+        *("dismissed", "dislike", "reject", "rejected", "noclick", "nothing", "scroll", "served", "listed", "hide"),
+        *("delivered", "sent", "printed", "rendered", "recommended", "downvote", "abandoned", "exposure", "viewport"),
         *("angezeigt", "gezeigt", "anzeige", "nein", "nichts", "ignoriert", "affiche", "vu", "non", "rien", "mostrado"),
         *("visto", "nada", "表示", "なし", "いいえ", "曝光"),
     ),
 }
-SEEN = ("view", "viewed", "pageview")  # shown where slates are logged, looked at by one's own will where they are not
+SEEN = ("view", "viewed", "pageview", "pv")  # shown where slates are logged, looked at by one's own will otherwise
+LISTS = {"list", "lists", "results", "promotion", "carousel", "impressions"}  # which are seen and not looked at
 ORGANIC = ("search", "searched", "read", "direct", "organic", "visit", "query")  # where clicks have their own word
 NUMBERS = {"0": "skip", "1": "click", "2": "buy"}
 
@@ -155,19 +179,38 @@ def tokens(name: str) -> list[str]:
 
 
 def name_score(role: str, name: str) -> float:
-    """How well a column's name says that it has this role: 0 for not at all, 100 for a canonical name."""
+    """How well a column's name says that it has this role: 0 for not at all, 100 for a canonical name.
+
+    A name's last word is what it is: `list_position` is a position, `user_session` a session.
+    """
     if name == CANONICAL.get(role, role):
         return 100.0
     words = tokens(name)
-    core = [_without_id(word) for word in words if word not in ENDINGS] or words
-    if NEVER & set(words):
+    if (NEVER - ({"name"} if role == "response" else set())) & set(words):
         return 0.0
+    core = _core(words)
     known = ROLES[role]
     whole = next((known.index(one) for one in ("".join(words), "".join(core)) if one in known), None)
     if whole is not None:
-        return 10 - 0.1 * whole
+        return WHOLE - 0.01 * whole
+    heads = [word for word in core if word in KNOWN]
+    if heads and heads[-1] in known:
+        return HEAD - 0.01 * known.index(heads[-1])
     parts = [known.index(word) for word in core if word in known]
-    return 5 - 0.1 * min(parts) if parts else 0.0
+    return PART - 0.01 * min(parts) if parts else 0.0
+
+
+def _core(words: list[str]) -> list[str]:
+    """The words of a name that tell something, up to a preposition."""
+    end = next((place for place, word in enumerate(words) if place and word in PREPOSITIONS), len(words))
+    words = [word for word in words[:end] if word != "name"]
+    return [_without_id(word) for word in words if word not in ENDINGS] or words
+
+
+def speaks_against(name: str) -> bool | None:
+    """Whether a yes in a column of this name is a skip; None where its name says nothing of the kind."""
+    words = set(tokens(name))
+    return None if not words & AGAINST else not words & NEGATIONS
 
 
 def _without_id(word: str) -> str:
@@ -181,7 +224,9 @@ def answer_of(value: str) -> str | None:
     words = tokens(value)
     if not words:
         return None
-    if words[0] in ("no", "not", "non") and len(words) > 1:
+    if words[0] in NEGATIONS and len(words) > 1:
+        return "skip"
+    if set(words) & set(SEEN) and set(words) & LISTS:
         return "skip"
     candidates = ["".join(words), *words]
     candidates += [one.removesuffix("s") for one in candidates]  # clicks, carts and orders

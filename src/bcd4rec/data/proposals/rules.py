@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
-from bcd4rec.data.column_words import NUMBERS, ORGANIC, SEEN, answer_of, tokens
+from bcd4rec.data.proposals.words import NUMBERS, ORGANIC, SEEN, answer_of, tokens
 
 CLICK = {"click", "clicked", "clk", "klick", "geklickt", "clic"}
 
@@ -23,11 +23,13 @@ def response_rules(values: Iterable[str], slates: bool) -> tuple[dict[str, str],
     rules: dict[str, str] = {}
     unknown = []
     for value, said in words.items():
-        if said in ORGANIC and clicks:
+        if answer_of(said) == "skip":
+            rules[value] = "skip"
+        elif said in ORGANIC and clicks:
             rules[value] = "organic:click"
         elif said in SEEN or (set(tokens(said)) & set(SEEN) and answer_of(said) is None):
             rules[value] = "click" if skips or not looks_apart else "skip"
-        elif (answer := NUMBERS.get(value) or answer_of(said)) is not None:
+        elif (answer := NUMBERS.get(value.removesuffix(".0")) or answer_of(said)) is not None:
             rules[value] = answer
         else:
             rules[value] = "drop"
