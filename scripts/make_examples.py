@@ -110,6 +110,29 @@ def feed() -> Iterator[list[str]]:
                 yield [f"w{viewer}", stamp, str(item), f"{chance[item]:.6f}", "watch" if seen else "swipe"]
 
 
+def events() -> Iterator[list[str]]:
+    """A stream of events: what was shown and what was clicked or ordered are rows of their own, in order of time."""
+    people = People(7, len(BRANDS), 36)
+    yield ["session_id", "user_id", "timestamp", "event", "product_id", "list_position"]
+    for visit in range(60):
+        taste, when = people.taste(), BEGIN + timedelta(hours=2 * visit)
+        who = [f"s{visit:03d}", f"c{visit % 25:02d}"]
+        for _ in range(int(people.rng.integers(1, 5))):
+            items = people.rng.permutation(36)[:6]
+            clicked = items[people.clicks(items, taste, 0.4)]
+            for place, item in enumerate(items):
+                yield [*who, f"{when:%Y-%m-%dT%H:%M:%SZ}", "Product Impression", f"p{item:02d}", str(place + 1)]
+            when += timedelta(seconds=20)
+            if people.rng.random() < 0.2:  # found by herself, as by a link from elsewhere
+                clicked = np.append(clicked, people.rng.integers(36))
+            for item in clicked:
+                yield [*who, f"{when:%Y-%m-%dT%H:%M:%SZ}", "Product Clicked", f"p{item:02d}", ""]
+                when += timedelta(seconds=30)
+                if people.rng.random() < 0.2:
+                    yield [*who, f"{when:%Y-%m-%dT%H:%M:%SZ}", "Order Completed", f"p{item:02d}", ""]
+            when += timedelta(minutes=1)
+
+
 def clicks() -> Iterator[list[str]]:
     """Clicks only: who read what and when; nobody logged what was shown."""
     people = People(6, 4, 30)
@@ -133,7 +156,8 @@ def main(folder: Path) -> None:
     for name, rows in (("shop.jsonl", shop()), ("shop-items.jsonl", shop_items())):
         write(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
     write(folder / "news.tsv.gz", "".join("\t".join(row) + "\n" for row in news()))
-    for name, table in (("travel.csv", travel()), ("feed.csv", feed()), ("clicks.csv", clicks())):
+    tables = {"travel.csv": travel(), "feed.csv": feed(), "events.csv": events(), "clicks.csv": clicks()}
+    for name, table in tables.items():
         write(folder / name, "".join(",".join(row) + "\n" for row in table))
 
 

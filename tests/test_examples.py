@@ -17,6 +17,7 @@ LOGS = {
     "news.tsv.gz": (50, 618, 71, {"no propensities"}),
     "travel.csv": (90, 540, 0, {"no propensities", "sessions of one slate"}),
     "feed.csv": (40, 249, 42, set[str]()),
+    "events.csv": (60, 828, 26, {"no propensities"}),
     "clicks.csv": (70, 285, 0, {"no propensities", "no skips"}),
 }
 

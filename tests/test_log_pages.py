@@ -17,6 +17,7 @@ PAGES = {
     "news": "news.tsv.gz",
     "travel": "travel.csv",
     "feed": "feed.csv",
+    "events": "events.csv",
     "clicks": "clicks.csv",
 }
 

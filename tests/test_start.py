@@ -185,7 +185,19 @@ def test_sessions_in_words(tmp_path: Path) -> None:
 def check_of(**more: Any) -> dict[str, Any]:
     responses = {"skip": 9000, "click": 1000}
     found = {"log": "log.csv", "responses": responses, "sessions": 2000, "impressions": 10_000, "requests": 2500}
-    return found | {"items": 50, "organic": 0, "propensities": 0.0, "warnings": [], "days": None} | more
+    return (
+        found
+        | {
+            "items": 50,
+            "organic": 0,
+            "propensities": 0.0,
+            "warnings": [],
+            "days": None,
+            "sessions_of_a_user": 0,
+            "earlier": 0,
+        }
+        | more
+    )
 
 
 def evaluation_of(verdict: str = "better", **more: Any) -> dict[str, Any]:
@@ -229,12 +241,30 @@ def test_the_first_sentence_is_the_verdict() -> None:
     assert "--canary p" in " ".join(next_steps(check_of(propensities=100.0), evaluation_of(), {}, "p")[1])
 
 
+@pytest.mark.parametrize(("each", "earlier", "told"), [(1.4, 0, False), (1.5, 0, True), (9.0, 5, False)])
+def test_users_that_come_back_are_worth_a_try(each: float, earlier: int, told: bool) -> None:
+    words, commands = next_steps(check_of(sessions_of_a_user=each, earlier=earlier), evaluation_of(), {}, "p")
+    assert any("Users come back (1.5 sessions each)" in one for one in words) == told
+    assert any("--earlier 20" in one for one in commands) == told
+
+
+def test_what_was_chosen_is_not_said_to_have_been_shown(tmp_path: Path) -> None:
+    rows = [{"session_id": 1, "step": step, "item_id": f"i{step}", "response": "click"} for step in range(5)]
+    log = tmp_path / "log.parquet"
+    pl.DataFrame(rows).write_parquet(log)
+    assert sessions_in_words(log) == [
+        "In session 1, i0 was clicked; then i1 was clicked; then i2 was clicked; two more followed."
+    ]
+
+
 def test_the_page_of_a_log_that_tells_something() -> None:
     sessions = [{"session": "<v1>", "slates": [{"shown": [["a", "click"], ["b", "skip"]], "policy": ["b", "c"]}]}]
+    reading = {"read": {"rows": 10_200}, "kept": {"impressions": 10_000}, "dropped": {"rows that stand once more": 200}}
+    reading |= {"remarks": ["a remark"]}
     trained = {"method": "bcd4rec", "rule": {"words": "Slates of the best.", "reason": "the log says so"}}
     story = Story(
         *("log.csv", "out/policy", [("session", "visit", "by its name")], ["A doubt."], ["In session 1, …."]),
-        *(check_of(), {"warnings": []}, trained, evaluation_of(), {}, sessions, ["bcd4rec check log.csv"]),
+        *(check_of(), reading, {"warnings": []}, trained, evaluation_of(), {}, sessions, ["bcd4rec check log.csv"]),
     )
     page = render(page_of(story))
     assert_loads_nothing(page)
@@ -243,6 +273,8 @@ def test_the_page_of_a_log_that_tells_something() -> None:
     assert "0.710" in found.text
     assert "Session <v1>" in found.text
     assert "no propensities: no estimate" in found.text
+    assert "Read: 10,200 rows. Kept: 10,000 impressions. Not kept: 200 rows that stand once more." in found.text
+    assert "A remark." in found.text
     judged = replace(story, check=check_of(propensities=100.0), verdict={"verdict": "cannot tell", "reason": "Few."})
     assert "Verdict: cannot tell. Few." in Structure(render(page_of(judged))).text
 

@@ -79,8 +79,9 @@ def test_splits_without_users_are_as_before() -> None:
 def test_users_are_counted_and_kept() -> None:
     rows = log()
     found = dataset(rows)
-    users = {row["user_id"] for row in rows}
-    assert found.manifest["counts"]["users"] == len(users)
+    owner = {row["session_id"]: row["user_id"] for row in rows if row["user_id"] is not None}
+    assert found.manifest["counts"]["users"] == len(set(owner.values()))
+    assert found.manifest["counts"]["sessions_of_users"] == len(owner)
     assert dict(found.sessions.select("session_id", "user_id").iter_rows()) == {
         row["session_id"]: row["user_id"] for row in rows
     }

@@ -31,7 +31,7 @@ def test_the_page_shows_the_head_of_the_file() -> None:
 def test_every_command(tmp_path: Path) -> None:
     shutil.copytree(PROJECT / "examples", tmp_path / "examples")
     found = commands()
-    assert len(found) == 13
+    assert len(found) == 14
     for args, error in found:
         done = run(*args, cwd=tmp_path)
         assert done.returncode == (2 if error else 0), (args, done.stderr)

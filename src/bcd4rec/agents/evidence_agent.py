@@ -31,7 +31,7 @@ from bcd4rec.models.evidence_kernels import LIKED
 from bcd4rec.models.evidence_network import EvidenceNetwork
 from bcd4rec.models.heads import midpoints
 from bcd4rec.models.large import is_large
-from bcd4rec.models.response_regression import FOLDS, PRIOR, ResponseModel, Sample, logistic
+from bcd4rec.models.response_regression import FOLDS, PRIORS, ResponseModel, Sample, logistic
 from bcd4rec.policies.evidence_policy import BehaviourWeights, EvidencePolicy, ReturnWeights
 from bcd4rec.seeding import generator
 
@@ -321,5 +321,5 @@ def fit_behaviour_weights(sample: Sample, dataset: Dataset, seed: int) -> FloatA
     rows = np.concatenate(parts)
     sizes = _sizes(rows)
     inputs = np.concatenate([np.ones((len(rows), 1), np.float32), rows / sizes], axis=1)
-    weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(rows.shape[1], PRIOR)))
+    weights = logistic(inputs, np.concatenate(answers), np.append(1e-3, np.full(rows.shape[1], PRIORS[-1])))
     return (weights[1:] / sizes).astype(np.float32)

@@ -230,8 +230,10 @@ def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
     from bcd4rec.evaluation.start_advice import NO_SKIPS
     from bcd4rec.report.start import Story
 
-    check = read["check"] | {"log": str(run.log)}
     prepared = run.prepare(read["reading"])
+    counts = prepared["counts"]
+    each = counts.get("sessions_of_users", 0) / max(counts.get("users", 0), 1)
+    check = read["check"] | {"log": str(run.log), "sessions_of_a_user": each, "earlier": run.earlier}
     trained = run.train(any(one["kind"] == NO_SKIPS for one in check["warnings"]))
     evaluation = run.evaluate()
     verdict = run.judge() if check["propensities"] else {}
@@ -242,6 +244,7 @@ def _story(run: "Start", proposal: "Proposal", read: dict[str, Any]) -> "Story":
         [f"{doubt[0].upper()}{doubt[1:]}." for doubt in proposal.doubts],
         read["preview"],
         check,
+        read["reading"],
         prepared,
         trained,
         evaluation,

@@ -253,7 +253,8 @@ class Draft:
             sessions.group_by("split").agg(pl.len().alias("sessions"), impressions.sum().alias("shown")).sort("split")
         )
         organic = int(sessions["organic"].sum())
-        more = {"users": sessions["user_id"].n_unique()} if "user_id" in sessions.columns else {}
+        known = sessions["user_id"].drop_nulls() if "user_id" in sessions.columns else None
+        more = {"users": known.n_unique(), "sessions_of_users": len(known)} if known is not None else {}
         more |= {"request_categories": len(self.tally.requested)} if self.tally.requested is not None else {}
         more |= {"items_of_several_categories": several} if (several := tags.several(items)) else {}
         return {

@@ -7,6 +7,7 @@ from bcd4rec.data.warnings import FEW_POSITIVES, FEW_SESSIONS
 
 FEW_CASES = 30  # held-out slates or next items; with fewer, intervals are wider than any difference that matters
 FEW_JUDGING = 15  # held-out sessions that have such cases
+SEVERAL_SESSIONS = 1.5  # of a user, from which on what she liked before is worth a try
 REFERENCE, LOGGED = "ctr", "logged order"
 NO_SKIPS = "no skips"
 OLD = "`OLD` is the policy that you serve now; beside a system of another kind, `--control external` takes its place."
@@ -108,6 +109,19 @@ def _value(evaluation: Result, policy: str, measure: str) -> float:
 
 def next_steps(check: Result, evaluation: Result, verdict: Result, policy: str) -> tuple[list[str], list[str]]:
     """What to do now in words, and the commands for it."""
+    words, commands = _steps(check, evaluation, verdict, policy)
+    each = check["sessions_of_a_user"]
+    if each >= SEVERAL_SESSIONS and not check["earlier"]:
+        words.append(
+            f"Users come back ({each:.1f} sessions each): what they liked before may tell what they like now. "
+            "`--earlier 20` lets it open their sessions; the server then wants it, too, as `session` of the first "
+            "request."
+        )
+        commands.append(f"bcd4rec start {shlex.quote(str(check['log']))} --earlier 20 --out with-earlier")
+    return words, commands
+
+
+def _steps(check: Result, evaluation: Result, verdict: Result, policy: str) -> tuple[list[str], list[str]]:
     policy, log = shlex.quote(policy), shlex.quote(str(check["log"]))
     explore = f"bcd4rec serve {policy} --explore epsilon --epsilon 0.1 --database impressions.sqlite"
     export = "bcd4rec logs export --database impressions.sqlite --out explored.parquet"

@@ -33,13 +33,15 @@ from bcd4rec.data.sessions import Tick, no_tick
 from bcd4rec.data.states import PAD, Doubles, FloatArray, IntArray, Mask, Rows, States
 from bcd4rec.models.content_evidence import ContentEvidence, content_columns
 from bcd4rec.models.evidence import SUMMARY, Evidence, summary
-from bcd4rec.models.evidence_kernels import COLUMNS
+from bcd4rec.models.evidence_kernels import COLUMNS, POSITIVE, TARGET
 from bcd4rec.seeding import generator
 
 FOLDS = 4
 MOST_ROWS = 400_000  # impressions that weights are learned from; counts are taken from all
 EXPLAINED_ROWS = 100_000  # impressions that the weights of the circumstances alone are learned from
-PRIOR = 10.0  # precision of the normal prior of a weight, in observations; columns have unit size
+PRIORS = (10_000.0, 1_000.0, 100.0, 10.0)  # precisions of the normal prior of a weight; columns have unit size
+LEAST_SKIPPED = 0.1  # share, so that a log of few skips draws to no weight above 10
+PRIOR_ROWS = 20_000  # impressions that choose among them
 PLACES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30, 50, 100)  # places from one of these to the next are alike
 OTHERS, NEAR = 10, 40  # where nothing was skipped, so many other items stand in for skips; see `_Others`
 SMALLEST = 1e-3  # a column whose size is below it says nothing: rounding, or all items alike
@@ -142,14 +144,15 @@ def fit_response(dataset: Dataset, seed: int, tick: Tick = no_tick) -> tuple[Res
     tick("weighing", 1.0)
     sample = Sample(take(shown, chosen), rows, fold, aside)
     answers = np.stack([np.isin(sample.transitions.response, codes) for codes, _ in levels]).astype(np.float64)
-    gains = [gain for _, gain in levels]
+    gains, lifts = [gain for _, gain in levels], [_lift(codes, dataset.responses) for codes, _ in levels]
     if others is None:
         more, again = as_new.all(rows)
-        weights = _fit(more, around[chosen[again]], answers[:, again], dataset.responses, gains)
+        weights = _fit(more, around[chosen[again]], answers[:, again], dataset.responses, gains, lifts, fold[again])
     else:
         contrasted, chances, picked = others.all()
         alike = np.eye(1, around.shape[1], dtype=np.float32).repeat(len(picked), axis=0)  # nothing stood anywhere
-        weights = _fit(contrasted, alike, np.tile(picked, (len(levels), 1)), dataset.responses, gains, chances)
+        several = np.tile(picked, (len(levels), 1))
+        weights = _fit(contrasted, alike, several, dataset.responses, gains, [None] * len(levels), chances=chances)
     return ResponseModel(everything, weights), sample
 
 
@@ -161,6 +164,13 @@ def _levels(responses: Responses) -> list[tuple[list[int], float]]:
         gain = responses.rewards[order[place]] - responses.rewards[order[place - 1]]
         found.append(([responses.code(name) for name in order[place:]], gain))
     return found
+
+
+def _lift(codes: list[int], responses: Responses) -> int | None:
+    """The column that holds an item's lift of reaching a level, of those that are counted."""
+    if set(codes) == {responses.code(name) for name in responses.positive}:
+        return POSITIVE
+    return TARGET if codes == [responses.code(responses.target)] else None
 
 
 def _nothing_skipped(shown: Transitions, responses: Responses) -> bool:
@@ -323,16 +333,31 @@ def _fit(
     answers: Doubles,
     responses: Responses,
     gains: list[float],
+    lifts: list[int | None],
+    fold: NDArray[np.int8] | None = None,
     chances: Doubles | None = None,
 ) -> ResponseWeights:
-    """Weights of every level: `answers` (R, n) tell whether it was reached; `chances` are those of `_Others`."""
+    """Weights of every level: `answers` (R, n) tell whether it was reached, `fold` (n,) which rows are learned from
+    together; `chances` are those of `_Others`, whose rows are enough to learn any weights from.
+
+    Weights are drawn to those that give the item's own rate: 1 / (1 − mean rate) for its lift, the column `lifts` of
+    each level, and 0 for all else. How strongly, folds that were left out choose: on a thin log what cannot be learned
+    stays at the rate.
+    """
     size = np.sqrt(np.mean(rows.astype(np.float64) ** 2, axis=0))
     scale = np.where(size > SMALLEST, size, np.inf).astype(np.float32)
     inputs = np.concatenate([around, rows / scale], axis=1)
     free = around.shape[1]
-    penalty = np.append(np.full(free, 1e-3), np.full(rows.shape[1], PRIOR))
-    known = None if chances is None else -np.log(np.maximum(chances, 1e-12)).astype(np.float32)
-    found = [logistic(inputs, answer, penalty, known) for answer in answers]
+    found = []
+    for answer, lift in zip(answers, lifts, strict=True):
+        centre = np.zeros(inputs.shape[1])
+        if lift is not None and size[lift] > SMALLEST:
+            centre[free + lift] = size[lift] / max(1 - answer.mean(), LEAST_SKIPPED)
+        known = inputs @ centre.astype(np.float32)
+        if chances is not None:
+            known -= np.log(np.maximum(chances, 1e-12)).astype(np.float32)
+        prior = PRIORS[-1] if fold is None else _prior(inputs, free, answer, known, fold)
+        found.append(centre + logistic(inputs, answer, _penalty(inputs, free, prior), known))
     # The circumstances at their average; of them only the session's summary differs when the model is used.
     elsewhere = around[:, SUMMARY:].mean(axis=0)
     session = np.stack([weights[:SUMMARY] for weights in found])
@@ -345,18 +370,48 @@ def _fit(
     )
 
 
-def logistic(inputs: FloatArray, answers: Doubles, penalty: Doubles, known: FloatArray | None = None) -> Doubles:
+def _penalty(inputs: FloatArray, free: int, prior: float) -> Doubles:
+    """(columns,) the first `free` columns are hardly held back."""
+    return np.append(np.full(free, 1e-3), np.full(inputs.shape[1] - free, prior))
+
+
+def _prior(inputs: FloatArray, free: int, answers: Doubles, known: FloatArray, fold: NDArray[np.int8]) -> float:
+    """The precision under which weights learned on some folds explain the others best, on part of a large log."""
+    some = np.linspace(0, len(answers) - 1, min(len(answers), PRIOR_ROWS)).astype(np.int64)
+    inputs, answers, known, fold = inputs[some], answers[some], known[some], fold[some]
+    losses = np.zeros(len(PRIORS))
+    for number in np.unique(fold):
+        mine, rest, begin = fold == number, fold != number, np.zeros(inputs.shape[1])
+        for place, prior in enumerate(PRIORS):  # the strongest first, from which the next is never far
+            begin = logistic(inputs[rest], answers[rest], _penalty(inputs, free, prior), known[rest], begin)
+            losses[place] += log_loss(inputs[mine] @ begin.astype(np.float32) + known[mine], answers[mine])
+    return PRIORS[int(np.argmin(losses))]
+
+
+def log_loss(logits: FloatArray, answers: Doubles) -> float:
+    """The sum of it."""
+    return float(np.logaddexp(0.0, logits, dtype=np.float64).sum() - answers @ logits)
+
+
+def logistic(
+    inputs: FloatArray,
+    answers: Doubles,
+    penalty: Doubles,
+    known: FloatArray | None = None,
+    begin: Doubles | None = None,
+) -> Doubles:
     """Weights that minimise Σ log-loss + ½ Σ penalty · weight²; `known` (n,) is added to the logits."""
     count = max(len(answers), 1)
 
     def loss(weights: Doubles) -> tuple[float, Doubles]:
         logits = inputs @ weights.astype(np.float32)
         logits = logits if known is None else logits + known
-        misfit = np.logaddexp(0.0, logits, dtype=np.float64).sum() - float(answers @ logits)
+        misfit = log_loss(logits, answers)
         slope = inputs.T @ (expit(logits) - answers).astype(np.float32)
         total = misfit + 0.5 * float(penalty @ weights**2)
         return total / count, (slope.astype(np.float64) + penalty * weights) / count
 
-    found = minimize(loss, np.zeros(inputs.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    start = np.zeros(inputs.shape[1]) if begin is None else begin
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
     weights: Doubles = found.x
     return weights

@@ -37,6 +37,7 @@ class Story:
     doubts: Sequence[str]
     preview: Sequence[str]
     check: Result
+    reading: Result  # what the reader kept and what it left out
     prepared: Result
     trained: Result
     evaluation: Result
@@ -201,6 +202,18 @@ def _read_as(story: Story) -> Section:
         "How the file was read",
         ["Is this wrong? Correct `mapping.toml` and run it again with `--mapping`.", *story.doubts],
         table=table,
-        notes=["Some sessions in words:", *story.preview],
+        notes=[*_became(story.reading), "Some sessions in words:", *story.preview],
         anchor="reading",
     )
+
+
+def _became(reading: Result) -> list[str]:
+    """What became of the rows of the file."""
+
+    def listed(counts: dict[str, int]) -> str:
+        return ", ".join(f"{count:,} {what}" for what, count in counts.items())
+
+    dropped = reading["dropped"]
+    left = f" Not kept: {listed(dropped)}." if dropped else " Nothing was left out."
+    remarks = [f"{remark[0].upper()}{remark[1:]}." for remark in reading["remarks"]]
+    return [f"Read: {listed(reading['read'])}. Kept: {listed(reading['kept'])}.{left}", *remarks]

@@ -92,6 +92,11 @@ def _session(made: Choosing) -> None:
         found = made.best(role, fits) or (made.best(role, is_one_id) if role == "session" else None)
         if found is not None:
             made.choose("session", found, why)
+            if role == "user" and "time" in made.chosen and not only_days(made.chosen["time"]):
+                made.doubts.append(
+                    f"all rows of a {found.name} are one session; session_gap = 30 in the mapping would end it at "
+                    "pauses of 30 minutes"
+                )
             if role == "slate":
                 made.choose("slate", found, "the same column: a request is a session here")
             return
