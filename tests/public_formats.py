@@ -652,3 +652,176 @@ def one_array(path: Path) -> None:
         for item, liked in zip(slate.items, slate.liked, strict=True)
     ]
     path.write_text(json.dumps(rows))
+
+
+@log(
+    "mails.csv",
+    map={
+        **{"session": "recipient", "time": "sent_at", "slate": "mail_id", "position": "slot", "item": "product_code"},
+        **{"clicked": "clicked_at"},
+    },
+)
+def newsletters(path: Path) -> None:
+    rows = []
+    for number, slate in enumerate(slates(41, 4)):
+        for place, item in enumerate(slate.items):
+            row: Row = {"mail_id": f"m{number}", "recipient": f"r{slate.user}", "product_code": f"PC{item}"}
+            row |= {"slot": place + 1, "sent_at": f"{slate.at:%Y-%m-%d %H:%M:%S}"}
+            row |= {"opened_at": f"{slate.at:%Y-%m-%d %H}:59:59" if slate.chosen else None}
+            rows.append(row | {"clicked_at": f"{slate.at:%Y-%m-%d %H}:59:59" if slate.liked[place] else None})
+    as_csv(path, rows)
+
+
+@log(
+    "tracker.tsv",
+    attribution=True,
+    map={
+        **{"session": "domain_sessionid", "user": "domain_userid", "time": "collector_tstamp"},
+        **{"slate": "collector_tstamp", "item": "se_label", "response": "se_action"},
+    },
+    responses={"impression": "skip", "click": "click"},
+)
+def tracker(path: Path) -> None:
+    rows = []
+    for slate in slates(42):
+        row: Row = {"domain_userid": f"{slate.user:06x}u", "domain_sessionid": f"{slate.visit:08x}-s"}
+        for place, item in enumerate(slate.items):
+            shown = {"collector_tstamp": f"{slate.at:%Y-%m-%d %H:%M:%S}.123", "se_action": "impression"}
+            rows.append(row | shown | {"se_label": f"item-{item}", "se_property": place})
+        for item in slate.chosen:
+            click = {"collector_tstamp": f"{slate.at:%Y-%m-%d %H:%M}:59.456", "se_action": "click"}
+            rows.append(row | click | {"se_label": f"item-{item}", "se_property": None})
+    as_csv(path, rows, "\t")
+
+
+@log(
+    "wide.csv",
+    places_from=1,
+    map={"session": "user", "time": "time", "slate": "query_id", "items": "result_*", "clicked": "clicked_rank"},
+)
+def results_side_by_side(path: Path) -> None:
+    rows = []
+    for number, slate in enumerate(slates(43, 6)):
+        row: Row = {"query_id": number, "user": slate.user, "time": slate.time}
+        row |= {f"result_{place + 1}": item for place, item in enumerate(slate.items)}
+        rows.append(row | {"clicked_rank": slate.liked.index(True) + 1 if slate.chosen else 0})
+    as_csv(path, rows)
+
+
+@log(
+    "decisions.csv",
+    row_sessions=True,
+    map={"item": "action", "propensity": "prob", "response": "reward"},
+    responses={"0.0": "skip", "1.0": "click"},
+)
+def bandit_without_sessions(path: Path) -> None:
+    rows = []
+    for number, slate in enumerate(slates(44, 1, 300)):
+        row: Row = {"event_id": number, "context_age": slate.user % 5, "context_device": ("phone", "desk")[number % 2]}
+        rows.append(row | {"action": slate.items[0] % 10, "prob": 0.1, "reward": float(slate.liked[0])})
+    as_csv(path, rows)
+
+
+@log(
+    "served.jsonl",
+    map={
+        **{"session": "sessionId", "user": "userId", "time": "servedAt", "slate": "requestId", "items": "items.id"},
+        **{"propensity": "items.propensity", "clicked": "items.clicked", "bought": "items.purchased"},
+    },
+)
+def objects_with_answers(path: Path) -> None:
+    rows = []
+    for slate in slates(45):
+        items = [
+            {
+                "id": f"a{item}",
+                "rank": place,
+                "clicked": liked,
+                "purchased": liked and item % 7 == 0,
+                "propensity": 0.025,
+            }
+            for place, (item, liked) in enumerate(zip(slate.items, slate.liked, strict=True))
+        ]
+        row: Row = {"requestId": f"{slate.visit}:{slate.number}", "sessionId": f"s{slate.visit}", "userId": slate.user}
+        rows.append(row | {"servedAt": f"{slate.at:%Y-%m-%dT%H:%M:%S}Z", "surface": "home", "items": items})
+    as_lines(path, rows)
+
+
+@log(
+    "spaces.csv",
+    slates_by_position=True,
+    map={
+        **{"session": "Session ID", "time": "Date Time", "position": "Position", "item": "Item ID"},
+        **{"response": "User Action"},
+    },
+    responses={"Viewed": "skip", "Clicked": "click", "Purchased": "buy"},
+    time_format="%m/%d/%Y %H:%M",
+)
+def times_to_the_hour(path: Path) -> None:
+    rows = []
+    for slate in slates(46):
+        for place, item in enumerate(slate.items):
+            said = "Viewed" if not slate.liked[place] else "Purchased" if item % 7 == 0 else "Clicked"
+            row: Row = {"Session ID": slate.visit, "Item ID": item, "Date Time": f"{slate.at:%m/%d/%Y %H}:00"}
+            rows.append(row | {"User Action": said, "Position": place})
+    as_csv(path, rows)
+
+
+@log(
+    "acciones.csv",
+    delimiter=";",
+    map={"session": "id_sesion", "time": "fecha", "slate": "fecha", "item": "id_producto", "response": "accion"},
+    responses={"vista": "skip", "clic": "click", "compra": "buy"},
+)
+def spanish_export(path: Path) -> None:
+    rows = []
+    for slate in slates(47):
+        for place, item in enumerate(slate.items):
+            said = "vista" if not slate.liked[place] else "compra" if item % 7 == 0 else "clic"
+            rows.append({"id_sesion": slate.visit, "id_producto": item, "fecha": f"{slate.at:%Y-%m-%d %H:%M:%S}"})
+            rows[-1]["accion"] = said
+    as_csv(path, rows, ";")
+
+
+@log(
+    "swipes.csv",
+    map={"session": "swiper", "time": "swiped_at", "item": "profile_shown", "response": "direction"},
+    responses={"pass": "skip", "like": "click", "superlike": "click"},
+)
+def swipes(path: Path) -> None:
+    rows = []
+    for slate in slates(48, 3):
+        for place, item in enumerate(slate.items):
+            said = "pass" if not slate.liked[place] else "superlike" if item % 7 == 0 else "like"
+            row: Row = {"swiper": f"u{slate.user}", "profile_shown": f"p{item}", "swiped_at": slate.time + 5 * place}
+            rows.append(row | {"direction": said})
+    as_csv(path, rows)
+
+
+@log(
+    "funnel.csv",
+    drop_without_item=True,
+    attribution=True,
+    map={"session": "sid", "time": "tms", "slate": "tms", "item": "pid", "response": "ev"},
+    responses={
+        **{"list_impression": "skip", "pdp_view": "click", "add_to_cart": "click", "checkout": "buy"},
+        **{"session_start": "drop"},
+    },
+    time_unit="ms",
+)
+def funnel(path: Path) -> None:
+    rows: list[Row] = []
+    for slate in slates(49):
+        at, sid = 1000 * slate.time, f"s{slate.visit}"
+        if not slate.number:
+            rows.append({"ev": "session_start", "sid": sid, "pid": None, "tms": at - 1, "rk": None})
+        rows += [
+            {"ev": "list_impression", "sid": sid, "pid": item, "tms": at, "rk": place}
+            for place, item in enumerate(slate.items)
+        ]
+        for item in slate.chosen:
+            kinds = ["pdp_view", *(["add_to_cart"] if item % 3 == 0 else []), *(["checkout"] if item % 6 == 0 else [])]
+            rows += [
+                {"ev": kind, "sid": sid, "pid": item, "tms": at + 3000 + n, "rk": None} for n, kind in enumerate(kinds)
+            ]
+    as_csv(path, rows)

@@ -175,6 +175,16 @@ def test_columns_of_yes_and_no(tmp_path: Path) -> None:
     assert [row["response"] for row in found] == [one[2].replace("click", "skip") for one in FLAGS]
 
 
+def test_a_time_is_a_yes(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("s,t,i,c\n1,1,7,2024-05-01 10:00:00\n1,2,8,\n1,3,9,01.05.2024 10:00\n")
+    found, _ = read(tmp_path / "log.csv", map={"session": "s", "time": "t", "item": "i", "clicked": "c"})
+    assert [row["response"] for row in found] == ["click", "skip", "click"]
+    times = pl.Series([None, datetime(2024, 5, 1, tzinfo=UTC).replace(tzinfo=None)])
+    pl.DataFrame({"s": [1, 1], "t": [1, 2], "i": [7, 8], "c": times}).write_parquet(tmp_path / "log.parquet")
+    found, _ = read(tmp_path / "log.parquet", map={"session": "s", "time": "t", "item": "i", "clicked": "c"})
+    assert [row["response"] for row in found] == ["skip", "click"]
+
+
 def test_typed_columns_of_yes_and_no(tmp_path: Path) -> None:
     frame = pl.DataFrame({"s": [1, 1, 2], "t": [1, 2, 3], "i": [7, 8, 9], "c": [True, None, False], "b": [0.0, 3.5, 0]})
     frame.write_parquet(tmp_path / "log.parquet")
@@ -341,6 +351,51 @@ def test_a_row_for_each_event_of_a_session(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text("\n".join(['nested = "steps"', "[map]", *lines]))
     told = fails("check", tmp_path / "log.jsonl", "--map", tmp_path / "m.toml")
     assert "has no list of objects 'steps' (nested)" in told
+
+
+def test_yes_and_no_for_each_item_of_a_list(tmp_path: Path) -> None:
+    shown = [[("a", False, False), ("b", True, False)], [("c", True, True), ("a", None, False), ("d", True, False)], []]
+    rows = [
+        {"s": 1, "t": n, "x": [{"id": i, "clicked": c, "bought": b} for i, c, b in one]} for n, one in enumerate(shown)
+    ]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {"session": "s", "time": "t", "items": "x.id", "clicked": "x.clicked", "bought": "x.bought"}
+    found, _ = read(tmp_path / "log.jsonl", map=names)
+    expected = [("buy" if b else "click" if c else "skip") for one in shown for _, c, b in one]
+    assert [row["response"] for row in found] == expected
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_places_in_place_of_items(tmp_path: Path, begin: int) -> None:
+    rng = np.random.default_rng(begin)
+    rows, expected = [], []
+    for number in range(30):
+        items = [f"i{one}" for one in rng.permutation(9)[: rng.integers(1, 5)]]
+        place = int(rng.integers(-1, 6))
+        rows.append({"s": number, "t": 1, "shown": items, "rank": place + begin if place >= 0 else begin - 1})
+        expected += [("skip", "click")[here == place] for here in range(len(items))]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = {"session": "s", "time": "t", "items": "shown", "clicked": "rank"}
+    found, _ = read(tmp_path / "log.jsonl", map=names, places_from=begin)
+    assert [row["response"] for row in found] == expected
+
+
+def test_slates_end_where_places_begin_anew(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    rows, expected, slate = [], [], dict[int, int]()
+    for _ in range(25):
+        session = int(rng.integers(3))
+        slate[session] = slate.get(session, -1) + 1
+        for place in range(int(rng.integers(1, 5))):
+            rows.append({"s": session, "t": 5, "i": len(rows), "p": place, "response": "skip"})
+            expected.append((session, str(slate[session])))
+    pl.DataFrame(rows).write_csv(tmp_path / "log.csv")
+    names = {"session": "s", "time": "t", "item": "i", "position": "p"}
+    found, _ = read(tmp_path / "log.csv", map=names, slates_by_position=True)
+    assert [(row["session_id"], row["request_id"]) for row in found] == expected
+    assert "needs a position and no slate" in fails(
+        "check", tmp_path / "log.csv", "--map", "session=s,time=t,item=i", "--set", "slates_by_position=true"
+    )
 
 
 def test_one_array_is_read_as_lines_are(tmp_path: Path) -> None:

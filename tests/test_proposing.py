@@ -163,7 +163,10 @@ def test_lists_of_sessions_are_sequences() -> None:
     assert proposed(pl.DataFrame({"items": [[1, 2], [3, 4, 5]]})).options == {"format": "sequences", "column": "items"}
 
 
-@pytest.mark.parametrize("name", ["visits.csv", "shop.jsonl", "news.tsv.gz", "travel.csv", "feed.csv", "events.csv", "clicks.csv"])
+ALL = ["visits.csv", "shop.jsonl", "news.tsv.gz", "travel.csv", "feed.csv", "events.csv", "clicks.csv"]
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_examples_are_read_as_by_hand(tmp_path: Path, name: str) -> None:
     own = EXAMPLES / f"{name.split('.')[0]}.toml"
     hand, machine = tmp_path / "hand.toml", tmp_path / "machine.toml"

@@ -6,7 +6,7 @@ import polars as pl
 
 from bcd4rec.data.proposals.choosing import FILE, Choosing
 from bcd4rec.data.proposals.hints import MOST_ANSWERS, speaks
-from bcd4rec.data.proposals.profiles import ColumnProfile, is_place
+from bcd4rec.data.proposals.profiles import MOST, ColumnProfile, is_place, is_time
 from bcd4rec.data.proposals.rules import counted, listed, response_rules, word
 from bcd4rec.data.proposals.words import (
     DWELL,
@@ -51,13 +51,26 @@ def choose_responses(made: Choosing) -> None:
 
 def _yes_and_no(made: Choosing) -> bool:
     """Whether two columns tell clicks and purchases apart."""
-    found = {role: made.best(role, _is_flag) for role in ("clicked", "bought")}
-    clicked, bought = found["clicked"], found["bought"]
-    if clicked is None or bought is None or bought is clicked or name_score("bought", bought.name) <= PART:
+    found = {role: _when(made, role) or made.best(role, _is_flag) for role in ("clicked", "bought")}
+    told = {role: one for role, one in found.items() if one is not None}
+    if len({one.name for one in told.values()}) < 2 and not any(_is_moment(one) for one in told.values()):
         return False
-    made.choose("clicked", clicked, "by its name, and it says yes or no")
-    made.choose("bought", bought, "by its name, and it says yes or no")
+    for role, one in told.items():
+        made.choose(role, one, f"by its name, and it {'is empty or a time' if _is_moment(one) else 'says yes or no'}")
     return True
+
+
+def _when(made: Choosing, role: str) -> ColumnProfile | None:
+    """A column such as clicked_at, whose last word is a time."""
+    moments = {one.name: one for one in made.free() if _is_moment(one)}
+    scores = {name: name_score(role, "_".join(tokens(name)[:-1])) for name in moments}
+    best = max(scores, key=lambda name: scores[name], default="")
+    return moments[best] if scores.get(best, 0) > PART else None
+
+
+def _is_moment(one: ColumnProfile) -> bool:
+    """When something was done, which is empty where it was not."""
+    return is_time(one) and one.filled <= MOST
 
 
 def _by_column(made: Choosing, answers: ColumnProfile) -> None:
@@ -141,13 +154,14 @@ def _nothing_told(made: Choosing) -> None:
         )
     made.options["every"] = "click"
     made.doubts.append("no column tells what people did, so every row counts as a click and nothing as a skip")
-    if lasted := [one.name for one in made.free() if DWELL & set(tokens(one.name)) and one.kind != "text"]:
+    lasted = [one.name for one in made.free() if DWELL & set(tokens(one.name)) and one.kind != "text"]
+    if lasted:
         made.doubts.append(
             f"{lasted[0]} may tell what people liked: make a column of it that is click from some value on and "
             "skip below, and there is more to learn"
         )
     coded = made.best("response", lambda one: 1 < one.distinct < 10 and not name_score("item", one.name))
-    if coded is not None:
+    if coded is not None and coded.name not in lasted:
         made.doubts.append(f"{coded.name} may tell what people did, but what its values mean is not known")
 
 

@@ -24,15 +24,16 @@ from bcd4rec.data.proposals.words import PART, name_score
 SPARSE = 0.05  # of the rows have an item, at least, where others are views of other pages
 FEW = 3  # items; a column of more that is called an item, too, is more likely one
 LARGEST_SLATE, ONE_OR_TWO = 100, 0.9
+LEAST_USERS = 10
 SEVERAL = 0.5  # of the numbers of visits, for them to begin anew with each user
 ROLE_IDS = ("session", "user", "item", "slate", "category")  # a number that is called so is no time
 SEPARATE = ("session", "user", "slate", "time")  # what is called so is no item
 
 
 def choose_time(made: Choosing) -> None:
-    if made.pick("time", is_time, "it holds times"):
+    if made.pick("time", lambda one: is_time(one) and one.filled > MOST, "it holds times"):
         return
-    clocks = [one for one in made.free() if one.kind == "time"]
+    clocks = [one for one in made.free() if one.kind == "time" and one.filled > MOST]
     others = [
         one for one in made.free() if one.clock_like and max(name_score(role, one.name) for role in ROLE_IDS) <= 0
     ]
@@ -50,7 +51,8 @@ def choose_groups(made: Choosing) -> None:
 
 
 def _item(made: Choosing) -> None:
-    named = made.best("item", lambda one: one.an_id and not speaks(one)) or made.best("item", is_one_id)
+    named = made.best("item", lambda one: one.an_id and not speaks(one))
+    named = named or made.best("item", lambda one: is_one_id(one) and not speaks(one))
     if named is None or name_score("item", named.name) <= PART:
         named = made.best("item", _is_sparse) or named
     if named is not None and named.distinct <= FEW:
@@ -75,7 +77,7 @@ def _item(made: Choosing) -> None:
 
 
 def _named(one: ColumnProfile, roles: Sequence[str]) -> bool:
-    return any(name_score(role, one.name) > 0 for role in roles)
+    return any(name_score(role, one.name) > PART for role in roles)
 
 
 def _is_sparse(one: ColumnProfile) -> bool:
@@ -88,7 +90,7 @@ def _session(made: Choosing) -> None:
         ("user", "whose rows they are; no column tells visits apart, so all of a user's rows are one session"),
         ("slate", "a request; nothing tells which requests belong together, so each is a session of its own"),
     ):
-        fits = is_repeating if role == "slate" and "items" not in made.chosen else is_id
+        fits = {"user": _is_user, "slate": is_id if "items" in made.chosen else is_repeating}.get(role, is_id)
         found = made.best(role, fits) or (made.best(role, is_one_id) if role == "session" else None)
         if found is not None:
             made.choose("session", found, why)
@@ -108,6 +110,11 @@ def _session(made: Choosing) -> None:
         made.doubts.append("no column tells sessions apart, so each row is a session of its own")
     else:
         raise made.refuse("no column looks like a session, a visit or a user")
+
+
+def _is_user(one: ColumnProfile) -> bool:
+    """A column of few values is a kind of user or device."""
+    return is_id(one) and one.distinct >= min(LEAST_USERS, len(one.values) // 10)
 
 
 def _contiguous(made: Choosing) -> ColumnProfile | None:
@@ -224,10 +231,24 @@ def choose_moments(made: Choosing) -> None:
     rows = made.frame(session, time, item)
     if made.options.get("attribution"):
         rows = rows.filter(_shown(made, answers))
+    if _are_slates(rows):
+        made.choose("slate", time, "rows of a session with the same time were shown together")
+        return
+    position = made.chosen.get("position")
+    if position is None or made.options.get("attribution"):
+        return
+    places = made.frame(session, position, item)
+    again = (pl.col("c1") <= pl.col("c1").shift().over("c0")).fill_null(False)
+    if _are_slates(places.with_columns(again.cast(pl.Int64).cum_sum().over("c0").alias("c1"))):
+        made.options["slates_by_position"] = True
+        made.doubts.append(f"no column tells slates apart: one ends where {position.name} begins anew")
+
+
+def _are_slates(rows: pl.DataFrame) -> bool:
+    """Whether most rows share session (c0) and slate (c1) with others, and no item (c2) stands in a slate twice."""
     groups = rows.group_by("c0", "c1").agg(pl.len(), pl.col("c2").n_unique().alias("own"))
     shared = groups.filter(pl.col("len") > 1)
-    if shared["len"].sum() > 0.5 * rows.height and (shared["len"] == shared["own"]).mean() > MOST:  # type: ignore[operator]
-        made.choose("slate", time, "rows of a session with the same time were shown together")
+    return bool(shared["len"].sum() > 0.5 * rows.height and (shared["len"] == shared["own"]).mean() > MOST)  # type: ignore[operator]
 
 
 def _shown(made: Choosing, answers: dict[str, str]) -> pl.Series:

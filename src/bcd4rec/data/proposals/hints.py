@@ -9,16 +9,19 @@ from bcd4rec.data.nesting import inside, numbered, unnested, with_lists
 from bcd4rec.data.proposals.profiles import ColumnProfile, is_time, profile
 from bcd4rec.data.proposals.proposal import LogSample
 from bcd4rec.data.proposals.rules import counted, word
-from bcd4rec.data.proposals.words import SEEN, answer_of, name_score
+from bcd4rec.data.proposals.words import SEEN, answer_of, name_score, tokens
 
 MOST_ANSWERS = 40  # values of a response column
+FEW_ANSWERS = 5  # values that may be codes for responses
+MOSTLY_KNOWN = 0.8  # of the rows have a word for a response
 SAME_ITEMS = 0.2  # share of the items of the first place that the second place shows, too
 
 
 def spread_lists(sample: LogSample) -> LogSample:
     """The sample with lists in place of columns such as item_1, item_2, where these are items that were shown."""
     groups = numbered(sample.frame.columns)
-    shown = [name for name, own in groups.items() if name_score("item", name) > 0 and _same_ids(sample.frame, own)]
+    named = [name for name in groups if max(name_score(role, name) for role in ("item", "items")) > 0]
+    shown = [name for name in named if _same_ids(sample.frame, groups[name])]
     if len(shown) != 1:
         return sample
     wanted = [name for name, own in groups.items() if len(own) == len(groups[shown[0]])]
@@ -47,11 +50,13 @@ def _same_ids(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
 
 
 def speaks(one: ColumnProfile) -> bool:
-    """Whether all values of a column are words for responses, whatever its name."""
+    """Whether nearly all values of a column are words for responses, whatever its name."""
     if one.kind not in ("flag", "text") or one.distinct > MOST_ANSWERS:
         return False
-    found = [word(value) for value, _ in counted(one.values)]
-    return len(found) > 1 and all(answer_of(value) or value in SEEN for value in found)
+    counts = [(word(value), count) for value, count in counted(one.values)]
+    known = {value: count for value, count in counts if answer_of(value) or set(tokens(value)) & set(SEEN)}
+    rows = sum(count for _, count in counts)
+    return len(known) > 1 and sum(known.values()) > MOSTLY_KNOWN * rows and 2 * len(known) > len(counts)
 
 
 def only_days(time: ColumnProfile) -> bool:
@@ -68,5 +73,7 @@ def tells_else(one: ColumnProfile) -> bool:
 
 
 def own_names(one: ColumnProfile) -> float:
-    """How well a name says that a column is something else than an id of sessions or items."""
-    return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", "response"))
+    """How well a name says that a column is something else than an id of sessions or items: a label of many values is
+    no response."""
+    answers = ("response",) if speaks(one) or one.distinct <= FEW_ANSWERS else ()
+    return max(name_score(role, one.name) for role in ("position", "category", "request_category", "step", *answers))

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import polars as pl
+
 from bcd4rec.data.proposals.choosing import Choosing
 from bcd4rec.data.proposals.hints import tells_else
 from bcd4rec.data.proposals.profiles import MOST, ColumnProfile, is_id, share_inside
@@ -22,11 +24,12 @@ def choose_lists(made: Choosing) -> None:
         return
     if shown.separator:
         made.options["list_separator"] = shown.separator
-    for role in ("clicked", "bought"):
-        if role not in made.chosen:
-            inside = made.best(role, lambda one: one.kind != "flag" and share_inside(one, shown) > 0.5)
-            if inside is not None:
-                made.choose(role, inside, "by its name, and its values are among the items in view")
+    flags = {role: made.best(role, lambda one: _yes_or_no(made, one)) for role in ("clicked", "bought")}
+    for role, flag in flags.items():
+        if None not in flags.values() and flag is not None:  # one alone is a list of responses
+            made.choose(role, flag, "by its name, and it says yes or no for each item")
+        elif role not in made.chosen:
+            _touched_of(made, role, shown)
     kinds = [one for one in _beside(made, shown) if name_score("category", one.name.rpartition(".")[2]) > 0]
     if kinds:
         made.choose("category", kinds[0], "it stands beside the items, and each item has one")
@@ -35,6 +38,30 @@ def choose_lists(made: Choosing) -> None:
     )
     if past is not None:
         made.choose("history", past, "a list of items beside those in view, which was there before")
+
+
+def _touched_of(made: Choosing, role: str, shown: ColumnProfile) -> None:
+    """Items among those in view, or their places."""
+    inside = made.best(role, lambda one: one.kind != "flag" and share_inside(one, shown) > 0.5)
+    if inside is not None:
+        made.choose(role, inside, "by its name, and its values are among the items in view")
+        return
+    places = [one for one in made.free() if name_score(role, one.name) > 0 and _is_place_in(one, shown)]
+    if places:
+        most = int(shown.values.list.len().max())  # type: ignore[arg-type]
+        made.options["places_from"] = int(int(places[0].values.max()) >= most)  # type: ignore[arg-type]
+        made.choose(role, places[0], "by its name, and it holds places in the list")
+
+
+def _yes_or_no(made: Choosing, one: ColumnProfile) -> bool:
+    return made.sample.frame[one.name].dtype == pl.List(pl.Boolean)
+
+
+def _is_place_in(one: ColumnProfile, shown: ColumnProfile) -> bool:
+    if one.kind != "integer":
+        return False
+    low, high, most = int(one.values.min()), int(one.values.max()), int(shown.values.list.len().max())  # type: ignore[arg-type]
+    return low >= -1 and most - 1 <= high <= most and one.distinct > 2
 
 
 def _beside(made: Choosing, shown: ColumnProfile) -> list[ColumnProfile]:

@@ -27,12 +27,14 @@ ROLES: dict[str, Words] = {
         *("user", "userid", "uid", "customer", "visitor", "viewer", "reader", "member", "client", "account"),
         *("person", "shopper", "guest", "profile", "cookie", "subscriber", "listener", "player", "device"),
         *("reviewer", "household", "student", "learner", "patient", "passenger", "anonymous", "fullvisitor"),
+        *("recipient", "candidate", "applicant", "buyer", "swiper", "rater", "author", "msno"),
         *("nutzer", "benutzer", "kunde", "kundennummer", "besucher", "leser", "utilisateur", "client", "visiteur"),
         *("usuario", "cliente", "utente", "ユーザー", "ユーザ", "ユーザーid", "会員", "顧客", "用户", "用户id"),
     ),
     "slate": (
         *("slate", "request", "req", "impression", "imp", "rid", "search", "page", "pageview", "query", "list"),
         *("carousel", "screen", "feed", "recommendation", "rec", "batch", "display", "srch", "serp", "widget"),
+        *("mail", "email"),
         *(
             "anfrage",
             "seite",
@@ -50,7 +52,7 @@ ROLES: dict[str, Words] = {
         *("item", "itemid", "iid", "sku", "product", "productid", "pid", "article", "asin", "video", "hotel", "movie"),
         *("song", "track", "document", "doc", "content", "news", "offer", "ad", "book", "recipe", "post", "listing"),
         *("restaurant", "game", "course", "job", "story", "clip", "album", "artist", "reference", "arm", "action"),
-        *("aid", "vid", "mid", "banner", "creative", "adgroup", "campaign", "variant", "coupon", "deal", "property"),
+        *("aid", "vid", "mid", "banner", "creative", "adgroup", "campaign", "variant", "coupon", "deal"),
         *("prop", "accommodation", "ean", "gtin", "upc", "isbn", "style", "merchant", "venue", "poi"),
         *("episode", "podcast", "programme", "program", "channel", "question", "exercise", "puzzle", "wine", "beer"),
         *("lesson", "image", "photo", "pin", "tweet", "app", "tile", "card", "menu", "dish", "drug"),
@@ -72,6 +74,7 @@ ROLES: dict[str, Words] = {
     "items": (
         *("items", "shown", "impressions", "results", "displayed", "slate", "candidates", "recommended", "listed"),
         *("list", "products", "articles", "skus", "viewed", "exposed", "ranking", "recommendations", "inview"),
+        *("result", "recommendation", "rec", "choice", "option", "candidate"),
         *("angezeigt", "gezeigt", "artikelliste", "affiches", "mostrados", "表示"),
     ),
     "clicked": (
@@ -89,6 +92,7 @@ ROLES: dict[str, Words] = {
         *("response", "event", "action", "outcome", "interaction", "feedback", "label", "reaction", "behavior"),
         *("behaviour", "activity", "click", "clicked", "clk", "isclick", "isclicked", "bought", "purchased"),
         *("converted", "conversion", "liked", "like", "reward", "target", "result", "status", "type", "engaged"),
+        *("ev", "evt", "verb", "direction", "decision"),
         *("opened", "open", "tapped", "redeemed", "accepted", "installed", "booked", "played", "watched", "read"),
         *("completed", "finished", "favorited", "saved", "shared", "subscribed", "responded", "success", "selected"),
         *("ereignis", "aktion", "reaktion", "antwort", "klick", "geklickt", "gekauft", "evenement", "reponse", "clic"),
@@ -142,7 +146,8 @@ ANSWERS: dict[str, Words] = {
     ),
     "buy": (
         *("buy", "bought", "order", "ordered", "purchase", "purchased", "book", "booked", "booking", "conversion"),
-        *("convert", "converted", "transaction", "checkout", "paid", "pay", "sale", "subscribe", "install"),
+        *("convert", "converted", "transaction", "checkout", "paid", "pay", "sale", "subscribe", "install", "apply"),
+        *("applied", "application", "signup", "reserve", "reserved", "donate", "donated"),
         *("kauf", "gekauft", "bestellung", "bestellt", "gebucht", "achat", "achete", "commande", "compra", "comprado"),
         *("pedido", "acquisto", "購入", "注文", "予約", "购买"),
     ),
@@ -152,6 +157,7 @@ ANSWERS: dict[str, Words] = {
         *("play", "played", "listen", "detail", "details", "select", "selected", "yes", "y", "true", "1", "complete"),
         *("completed", "share", "engage", "engaged", "accept", "accepted", "read", "follow", "download", "fav"),
         *("add", "added", "bookmark", "bookmarked", "tapped", "press", "pressed", "choose", "chosen", "upvote"),
+        *("superlike", "loved", "love"),
         *("klick", "geklickt", "ja", "warenkorb", "merkliste", "angesehen", "clic", "clique", "oui", "panier"),
         *("clicado", "si", "carrito", "クリック", "はい", "カート", "いいね", "点击"),
     ),
@@ -164,7 +170,8 @@ ANSWERS: dict[str, Words] = {
         *("visto", "nada", "表示", "なし", "いいえ", "曝光"),
     ),
 }
-SEEN = ("view", "viewed", "pageview", "pv")  # shown where slates are logged, looked at by one's own will otherwise
+# Shown where slates are logged, looked at by one's own will otherwise:
+SEEN = ("view", "viewed", "views", "pageview", "pv", "vista", "vue", "ansicht", "aufruf", "閲覧", "浏览")
 LISTS = {"list", "lists", "results", "promotion", "carousel", "impressions"}  # which are seen and not looked at
 ORGANIC = ("search", "searched", "read", "direct", "organic", "visit", "query")  # where clicks have their own word
 NUMBERS = {"0": "skip", "1": "click", "2": "buy"}

@@ -15,11 +15,12 @@ HISTORY = "#history"
 TOLD = "#response"  # a column of responses that the file does not have
 MOST_LISTED = 8  # response values without a rule that a message lists
 TRUE = ("true", "yes", "y", "t", "ja", "oui", "si")
+MOMENT = r"^\d{1,4}[-./]\d{1,2}[-./]\d{1,4}"  # when it was done: it was
 FALSE = ("false", "no", "n", "f", "", "null", "na", "nan", "none", "nein", "non")
 
 
 @dataclass(frozen=True)
-class Answers:
+class TableAnswers:
     """How a file tells responses: `rules` translate values, `every` is that of all rows where no column tells, `file`
     the same for one file; with `attribution` whatever is no skip is a row of its own behind its impression."""
 
@@ -63,7 +64,7 @@ class Answers:
         for row, value in collect(table, table.frame.filter(other).select(ROW, own).head(1)).iter_rows():
             raise InputError(
                 f"{table.path}, row {row}, column {own} ({name}): found {shown(value)}, expected yes or no: true or "
-                "false, 1 or 0, an amount or nothing."
+                "false, 1 or 0, an amount, a time or nothing."
             )
 
     def translated(self, table: RawTable, history: bool, reading: Reading) -> RawTable:
@@ -120,4 +121,4 @@ def _number(own: str) -> pl.Expr:
 
 
 def _true(own: str) -> pl.Expr:
-    return (_text(own).is_in(TRUE) | (_number(own) > 0)).fill_null(False)
+    return (_text(own).is_in(TRUE) | (_number(own) > 0) | _text(own).str.contains(MOMENT)).fill_null(False)

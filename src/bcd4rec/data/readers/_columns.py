@@ -12,9 +12,9 @@ from bcd4rec.data import tags
 from bcd4rec.data.files import Kind, log_files
 from bcd4rec.data.nesting import inside, unnested, with_joined, with_lists
 from bcd4rec.data.places import partition_values
-from bcd4rec.data.readers._answers import ORGANIC, Answers
+from bcd4rec.data.readers._answers import ORGANIC, TableAnswers
 from bcd4rec.data.readers._rows import whole_ids, with_same_columns, without_item
-from bcd4rec.data.readers._shaping import attribute, count_kept, cut_sessions, drop_rare, merge_repeats
+from bcd4rec.data.readers._shaping import attribute, count_kept, cut_sessions, cut_slates, drop_rare, merge_repeats
 from bcd4rec.data.readers._slates import LISTS, TOUCHES, SlateColumns
 from bcd4rec.data.readers.reader import Reader, Reading
 from bcd4rec.data.schema import BadLog, Log, LogOptions, row_problems
@@ -78,6 +78,9 @@ class ColumnsReader(Reader):
     """What stands between two items of a list that is text; by default blanks, commas, semicolons or bars."""
     mark: str = ""
     """What stands between an item and its response in a list of items such as N1-0 N2-1."""
+    places_from: int | None = Field(default=None, ge=0, le=1)
+    """clicked and bought are places in the list of items, counted from 0 or 1, in place of items; other numbers are
+    none."""
     category_separator: str = ""
     """What stands between several categories of an item, the main one first; lists need none."""
     row_sessions: bool = False
@@ -93,6 +96,8 @@ class ColumnsReader(Reader):
     """Ids that were written as 17.0, as tables do in which some are missing, are read as 17."""
     drop_without_item: bool = False
     """Leave out rows that have no item, such as views of other pages, and count them; otherwise they are refused."""
+    slates_by_position: bool = False
+    """A slate of a session ends where the position of the next row is no larger; no column tells slates."""
     repeats: Literal["refuse", "merge"] = "refuse"
     """Rows that stand several times, with the same session, time, slate, place and item: refuse the log, or take each
     for one row with the strongest of their responses, and count them."""
@@ -150,6 +155,8 @@ class ColumnsReader(Reader):
         tables = with_same_columns(tables) if self.files else tables
         options = LogOptions(time_unit=self.time_unit, string_ids=self.string_ids, time_format=self.time_format)
         log = Log(raw, options, tables)
+        if self.slates_by_position and (log.has("request_id") or not log.has("position")):
+            raise InputError(f"{raw}: slates_by_position needs a position and no slate; map position=COLUMN alone.")
         if self.session_gap and not log.clock:
             raise InputError(f"{raw}: session_gap = {self.session_gap:g} needs a time in each row; map time=COLUMN.")
         written = spool / "rows.parquet"
@@ -168,6 +175,8 @@ class ColumnsReader(Reader):
         """What is done to the whole log once its rows are canonical, and how the file is called that comes of it."""
         if self.session_gap:
             yield "cut.parquet", lambda first, out: cut_sessions(first, out, self.session_gap, reading)
+        if self.slates_by_position:
+            yield "slates.parquet", lambda first, out: cut_slates(first, out, reading)
         if self.attribution:
             yield "answered.parquet", lambda first, out: attribute(first, out, reading)
         if self.repeats == "merge":
@@ -210,10 +219,11 @@ class ColumnsReader(Reader):
             table = whole_ids(table, own_names)
         if self.drop_without_item:
             table = without_item(table, own_names, reading)
-        answers = Answers(self.responses, self.every, self.file_response(file), self.attribution)
+        answers = TableAnswers(self.responses, self.every, self.file_response(file), self.attribution)
         table, own_names = answers.told(table, own_names, self._lists, bool(self.mark))
         if self._lists:
-            slates = SlateColumns(own_names, self.list_separator, self.mark, frozenset(self.responses))
+            words = frozenset(self.responses)
+            slates = SlateColumns(own_names, self.list_separator, self.mark, words, self.places_from)
             table = slates.unrolled(table, number, seen, reading)
         given = {name: name for name in table.columns} if self._lists else own_names
         picked = pick_columns(_one_step(table, own_names), {"step": "step"} | given)

@@ -89,6 +89,18 @@ def merge_repeats(first: Path, out: Path, reading: Reading) -> None:
     reading.drop("rows that stand once more", others.height)
 
 
+def cut_slates(first: Path, out: Path, reading: Reading) -> None:
+    """Write the log with a slate for each run of rising positions of a session, in the order of the rows."""
+    rows, names = _placed(first)
+    shown = ~pl.col("organic") if "organic" in names else pl.col("position").is_not_null()
+    places = rows.filter(shown).select(PLACE, "session_id", "position").collect(engine="streaming")
+    again = (pl.col("position") <= pl.col("position").shift().over("session_id")).fill_null(False)
+    slate = again.cast(pl.UInt32).cum_sum().over("session_id").cast(pl.String).alias("request_id")
+    told = rows.join(places.with_columns(slate).select(PLACE, "request_id").lazy(), on=PLACE, how="left")
+    told.sort(PLACE).select(*names, "request_id").sink_parquet(out, engine="streaming")
+    reading.kept = count_kept(out)
+
+
 def cut_sessions(first: Path, out: Path, minutes: float, reading: Reading) -> None:
     """Write the log with a new session wherever one pauses for longer; its old id becomes the user, if none is told."""
     rows, names = _placed(first)

@@ -24,6 +24,7 @@ class SlateColumns:
     separator: str  # between two pieces of a text; empty for any of the usual ones
     mark: str  # between an item and its response, as in N1-0; empty for none
     words: frozenset[str] = frozenset()  # responses of whole slates, whatever blanks they have
+    places_from: int | None = None  # clicked and bought are places in the list, counted from here, and no items
 
     def unrolled(self, table: RawTable, number: int, seen: set[object], reading: Reading) -> RawTable:
         """One row per shown item, and before the first slate of a session what its history holds, as organic clicks.
@@ -58,6 +59,7 @@ class SlateColumns:
             if name in self.map:
                 columns.append(self._list(self.map[name], schema[self.map[name]], name).alias(name))
         frame = table.frame.select(columns)
+        frame = frame.with_columns(self._touched(name, frame.collect_schema()) for name in TOUCHES if name in self.map)
         if self.mark:
             both, piece = rf"^(.*){re.escape(self.mark)}(.*)$", pl.element().cast(pl.String)
             frame = frame.with_columns(
@@ -74,6 +76,18 @@ class SlateColumns:
         )
         place = [] if "position" in given else [pl.int_ranges(count, dtype=pl.Int64).alias("position")]
         return frame.with_columns(*place, pl.col("items").list.eval(pl.element().is_first_distinct()).alias("new"))
+
+    def _touched(self, name: str, schema: pl.Schema) -> pl.Expr:
+        """The items that were clicked or bought, where the list has yes and no for each, or places."""
+        given, items = pl.col(name), pl.col("items")
+        if schema[name] == pl.List(pl.Boolean):
+            yes = given.list.eval(pl.element().fill_null(False).arg_true())
+            return items.list.gather(yes, null_on_oob=True).alias(name)
+        if self.places_from is None:
+            return given
+        places = given.cast(pl.List(pl.Int64), strict=False).list.eval(pl.element() - self.places_from)
+        inside = places.list.eval(pl.element().filter(pl.element() >= 0))
+        return items.list.gather(inside, null_on_oob=True).list.drop_nulls().alias(name)
 
     def _list(self, own: str, dtype: pl.DataType, name: str) -> pl.Expr:
         column = pl.col(own)
