@@ -106,7 +106,7 @@ ROLES: dict[str, Words] = {
     ),
     "step": ("step", "seq", "sequence", "order", "turn", "timeframe", "hit", "page", "event", "number", "nr", "no"),
     "position": (
-        *("position", "pos", "rank", "place", "slot", "idx", "index", "placement", "row"),
+        *("position", "pos", "rank", "rk", "place", "slot", "idx", "index", "placement", "row"),
         *("platz", "rang", "stelle", "posicion", "lugar", "posizione", "位置", "順位", "表示位置"),
     ),
     "category": (
