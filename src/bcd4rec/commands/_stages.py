@@ -123,8 +123,8 @@ class Start:
         raw = self.raw()
         with progress() as tick, raw.canonical(raw.reader(), tick, self.out / LOG, True) as (log, reading):
             report = checking.check(log, None, tick)
-        if report.problems:
-            raise BadLog(report.problems)
+            if report.problems:
+                raise BadLog(report.problems)
         return {"reading": reading, "check": report.to_json(), "preview": sessions_in_words(self.out / LOG)}
 
     def _prepare(self, _: str) -> Result:

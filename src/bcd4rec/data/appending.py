@@ -86,11 +86,12 @@ class Grown:
                 )
         if log.clock != self.manifest["clock"]:
             here, there = ("timestamp", "step") if log.clock else ("step", "timestamp")
+            here = log.tables[0].name(here)
             raise InputError(f"{log.path} orders rows by {here}, but the data set {self.folder} by {there}.")
         known = {"user_id": "user_id" in self.sessions, "request_category": "request_categories" in self._counts}
         for name, has in known.items():
             if log.has(name) != has:
-                which = f"has no column {name}, as" if has else f"has a column {name}, unlike"
+                which = f"has no column {name}, as" if has else f"has a column {log.tables[0].name(name)}, unlike"
                 raise InputError(f"{log.path} {which} the data set {self.folder}{' has' * has}; give all days alike.")
         if (features is not None) != ("features" in self.manifest):
             which = "was made with --items; give the file" if features is None else "was made without --items; leave it"
