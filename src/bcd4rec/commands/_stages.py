@@ -135,11 +135,12 @@ class Start:
         from bcd4rec.data.schema import default_responses
         from bcd4rec.data.splits import SplitConfig
 
+        raw, reading = self.raw(), self.read()["reading"]
+        reader = raw.reader()
         log = open_log(self.out / LOG, "s", False, sort=True)
+        log = log if reader is None else log.called(raw.own_names(reader, reading))
         config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
-        reading = self.read()["reading"]
-        raw = self.raw()
-        own_id = self.items_id or raw.item_name(raw.reader())
+        own_id = self.items_id or raw.item_name(reader)
         features = read_features(self.items, own_id, log.id_types["item_id"])
         with progress() as tick:
             made = preparing.prepare(
