@@ -191,6 +191,20 @@ def test_a_stream_of_events(csv: Path) -> None:
     assert warned(csv, rows) == {}
 
 
+def test_items_that_stand_on_a_page_twice(log: Path) -> None:
+    """As a join makes them that finds two rows of an item, with places that are counted afterwards."""
+
+    def rows(copies: int) -> list[Row]:
+        last = [row for row in shop() if row["place"] == PLACES - 1][:copies]
+        copied = [*shop(), *(row | {"place": PLACES} for row in last)]
+        return sorted(copied, key=lambda row: (row["ts"], row["place"]))
+
+    value, told = of_one_kind(log, "repeated items", rows(64))
+    assert value == 64
+    assert told.startswith("64 of 1,264 impressions are of an item that stands in the same slate already; leave the ")
+    assert warned(log, rows(63)) == {}  # 63 of 1,263 are less than a twentieth
+
+
 # ---- sessions, users, items
 
 
@@ -500,8 +514,11 @@ def test_a_clock_that_stands(log: Path) -> None:
     assert value == 60
     assert told.startswith("all rows of 60 sessions have the same time in ts (timestamp), so nothing comes before any")
     assert told.endswith("(--map time=COLUMN).")
-    rows[-1]["ts"] += 1
-    assert "clock stands" not in warned(log, rows)
+    copied = [row | {"ts": BEGAN + number // 30} for number, row in enumerate(rows)]  # thirty rows a second
+    value, told = of_one_kind(log, "clock stands", copied)
+    assert told.startswith("all rows of 60 sessions have times within 39 seconds in ts (timestamp), so nothing comes")
+    copied[-1]["ts"] += 60
+    assert "clock stands" not in warned(log, copied)
 
 
 def test_a_clock_that_runs_ahead(csv: Path) -> None:
@@ -755,6 +772,27 @@ def test_the_page_of_start_tells_them(tmp_path: Path) -> None:
     assert "7 of 1,700 impressions have no prob (propensity)" in page
     assert "one of 61 sessions, 'bot', has 29 % of the impressions" in page
     assert "visit (session_id)" in page
+
+
+def test_the_page_of_a_thin_log_tells_them(tmp_path: Path) -> None:
+    """JSON lines of a page each, dates without times, three sessions."""
+    pages: dict[str, Row] = {}
+    for row in shop():
+        day = datetime.fromtimestamp(row["ts"], UTC).strftime("%Y-%m-%d")
+        page = {"visit": f"v{int(row['visit'][1:]) % 3}", "page": row["page"], "date": day, "shown": [], "clicked": []}
+        found = pages.setdefault(row["page"], page)
+        found["shown"].append(row["sku"])
+        found["clicked"] += [row["sku"]] if row["event"] == "tap" and len(pages) % 4 == 0 else []
+    file, out = write(tmp_path / "pages.jsonl", list(pages.values())), tmp_path / "out"
+    with mock.patch("bcd4rec.commands._stages.AGENT", "ctr"):
+        told = result("start", file, "--yes", "--out", out)
+    found = {one["kind"]: one["message"] for one in told["check"]["warnings"]}
+    assert list(found) == ["few sessions", "few positives", "no propensities", "order not told"]
+    text = Structure((out / "start.html").read_text()).text
+    assert all(message in text for message in found.values())
+    assert "the log has 3 sessions; check that visit (session_id) tells visits apart" in text
+    assert "count more values of clicked (response) as positive" in text
+    assert "have its date (timestamp) (all times are whole days)" in text
 
 
 # ---- all of them

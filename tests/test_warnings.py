@@ -12,6 +12,7 @@ from scipy.stats import chi2_contingency
 
 from bcd4rec.data import checking, sessions
 from bcd4rec.data.checking import check
+from bcd4rec.data.clock_warnings import MINUTE
 from bcd4rec.data.log_counts import DAY, FirstPlaces, LogCounts, LogPeriod, Most, ShownItem
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.schema import Log
@@ -270,10 +271,24 @@ def test_a_good_log_gets_no_warning() -> None:
         ),
         (
             "clock stands",
-            {"clock": LogPeriod(40 * YEAR, 40 * YEAR + 1, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 40 * YEAR + MINUTE, 50 * YEAR, 0)},
             {"clock": LogPeriod(40 * YEAR, 40 * YEAR, 50 * YEAR, 0)},
             300,
             "all rows of 300 sessions have the same time",
+        ),
+        (
+            "clock stands",
+            {"clock": LogPeriod(40 * YEAR, 40 * YEAR + MINUTE, 50 * YEAR, 0)},
+            {"clock": LogPeriod(40 * YEAR, 40 * YEAR + MINUTE - 1, 50 * YEAR, 0)},
+            300,
+            "all rows of 300 sessions have times within 60 seconds in timestamp, so nothing",
+        ),
+        (
+            "repeated items",
+            {"repeated": 600},
+            {"repeated": 601},
+            601,
+            "601 of 12,000 impressions are of an item that stands in the same slate already",
         ),
         (
             "clock ahead",
@@ -322,6 +337,11 @@ def test_rules_that_leave_the_word_to_others() -> None:
     one_moment = LogPeriod(40 * YEAR, 40 * YEAR, 50 * YEAR, 0, following=1000, at_once=1000)
     assert kinds(clock=one_moment) == ["clock stands"]
     assert kinds(clock=one_moment, tells_slates=False) == ["clock stands"]
+    quick = replace(one_moment, last=40 * YEAR + 1)
+    assert kinds(clock=quick) == ["clock stands"]
+    few = {"sessions": 19, "sessions_of_one_slate": 1}
+    assert kinds(clock=quick, **few) == ["few sessions", "order not told"]  # who may have been that quick
+    assert kinds(first_shown=1200, repeated=2000) == ["event stream"]
     together = replace(CLOCK, following=1000, at_once=900)
     assert kinds(clock=together) == ["order not told"]
     assert kinds(clock=together, tells_slates=False) == ["slates not told"]
@@ -465,6 +485,8 @@ def test_more_counts_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pyte
     users = {session: str(rng.choice(["a", "b", "b", "c"])) if session % 3 else None for session in range(70)}
     day = {session: int(rng.integers(0, 3)) for session in range(70)}
     rows = [row | {"user_id": users[row["session_id"]]} for row in rows]
+    rows += [row | {"position": 50} for row in rows if row["position"] == 3]  # an item once more
+    rows.sort(key=lambda row: (row["session_id"], row["timestamp"]))
     for row in rows:  # some slates at once, on three days
         seconds = 5 * row["timestamp"] if row["organic"] else 5 * (row["timestamp"] // 2)
         row["timestamp"] = 86_400 * (20_000 + day[row["session_id"]]) + seconds
@@ -495,6 +517,8 @@ def test_more_counts_are_those_of_a_plain_loop(tmp_path: Path, monkeypatch: pyte
     first: dict[tuple[int, int], str] = {}
     for row in shown:
         first.setdefault((row["session_id"], row["item_id"]), row["response"])
+    unique = {(row["session_id"], row["request_id"], row["item_id"]) for row in shown}
+    assert found.repeated == len(shown) - len(unique) > 0
     assert (found.first_shown, found.first_liked) == (len(first), list(first.values()).count("click"))
     times = [[slate[0]["timestamp"] for slate in one.values()] for one in slates.values()]
     assert found.clock is not None
@@ -578,4 +602,4 @@ def test_warnings_are_told_in_words_and_in_json(tmp_path: Path) -> None:
     assert told["ok"] is True
     assert {"organic skips", "no positions"} <= {one["kind"] for one in told["warnings"]}
     assert all(one["message"] in " ".join(done.stderr.split()) for one in told["warnings"])
-    assert len(RULES) == 31
+    assert len(RULES) == 32

@@ -3,14 +3,25 @@
 from bcd4rec.data.log_counts import DAY, LogCounts, Warned
 
 AT_ONCE = 0.5  # share of the slates that follow another
+MINUTE, MANY = 60_000_000, 20  # microseconds, in which so many sessions do not begin and end
 
 
 def clock_stands(log: LogCounts) -> Warned | None:
-    if log.clock is None or log.clock.first < log.clock.last or log.sessions < 2:
+    """One time for all, or one minute, as where a log has the time at which it was copied."""
+    if log.clock is None or not _stands(log):
         return None
-    told = f"all rows of {log.sessions:,} sessions have the same time in {log.column('timestamp')}"
+    seconds = (log.clock.last - log.clock.first) / 1e6
+    when = "the same time" if not seconds else f"times within {seconds:,.0f} seconds"
+    told = f"all rows of {log.sessions:,} sessions have {when} in {log.column('timestamp')}"
     mend = f"so nothing comes before anything; {_name_the_time(log)}"
     return Warned("clock stands", log.sessions, f"{told}, {mend}.")
+
+
+def _stands(log: LogCounts) -> bool:
+    if log.clock is None:
+        return False
+    lasted = log.clock.last - log.clock.first
+    return log.sessions > 1 if lasted == 0 else lasted < MINUTE and log.sessions >= MANY
 
 
 def _name_the_time(log: LogCounts) -> str:
@@ -43,9 +54,8 @@ def lone_sessions(log: LogCounts) -> Warned | None:
 
 
 def _at_once(log: LogCounts) -> float:
-    """The share of slates that have the time of the one before."""
-    stands = log.clock is None or log.clock.first == log.clock.last
-    return 0.0 if log.clock is None or stands else log.clock.at_once / max(log.clock.following, 1)
+    """The share of slates that have the time of the one before; a clock that stands is told as such."""
+    return 0.0 if log.clock is None or _stands(log) else log.clock.at_once / max(log.clock.following, 1)
 
 
 def slates_not_told(log: LogCounts) -> Warned | None:

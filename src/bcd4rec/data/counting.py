@@ -36,7 +36,7 @@ class Counting:
         self.by_response: Rows = np.zeros(len(responses.names), np.int64)
         self.positives, self._early, self._late = (np.zeros(len(self.shown), np.int64) for _ in range(3))
         self.targets, self.requests = 0, 0  # slates with the target response, and all
-        self._liked_slates = 0
+        self._liked_slates, self._repeated = 0, 0
         self._sessions: list[pl.DataFrame] = []  # session, slates, liked, times
         self._positive = [responses.code(name) for name in responses.positive]
         self._target = responses.code(responses.target)
@@ -74,12 +74,14 @@ class Counting:
             size=pl.len(),
             unplaced=(pl.col("position") < 0).sum(),
             one_place=(pl.col("position").n_unique() == 1) & (pl.col("position").first() >= 0),
+            items=pl.col("item").n_unique(),
         )
         some = by_step.filter(pl.col("size") > 1)
         self._several += [len(some), *(int(some[name].sum()) for name in ("liked", "unplaced", "one_place"))]
         self.targets += int(by_step["response"].sum())
         self.requests += len(by_step)
         self._liked_slates += int(by_step["liked"].sum())
+        self._repeated += len(rows) - int(by_step["items"].sum())
         self._sessions.append(
             by_step.group_by("session").agg(
                 pl.len().alias("slates"), pl.col("liked").any(), pl.col("time").n_unique().alias("times")
@@ -133,6 +135,7 @@ class Counting:
             sessions_without_positive=sum(int((~part["liked"]).sum()) for part in self._sessions),
             without_positive_by_chance=float(((1 - self._liked_slates / self.requests) ** steps).sum()),
             slates_of_median_session=float(np.median(steps)),
+            repeated=self._repeated,
             first_shown=int(self._first[0]),
             first_liked=int(self._first[1]),
             tells_slates=bool(log.slate),

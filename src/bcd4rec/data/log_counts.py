@@ -106,6 +106,7 @@ class LogCounts:
     sessions_without_positive: int = 0  # of those that have impressions
     without_positive_by_chance: float = 0.0  # how many would be if slates were independent
     slates_of_median_session: float = 0.0
+    repeated: int = 0  # impressions of items that stand in the same slate already
     first_shown: int = 0  # impressions that are the first of their item in their session
     first_liked: int = 0  # positive ones of them
     tells_slates: bool = True  # whether a column says which rows were shown together

@@ -37,6 +37,7 @@ LONELY, FAR_ABOVE = 0.2, 20  # share of the impressions of one session or user, 
 EVERYWHERE, CROWDED = 0.9, 0.5  # share of slates with one item, where a slate holds less than this share of the items
 EXPECTED = 10  # by chance, of which none is no accident
 AT_FIRST_SIGHT = 0.05  # of the positive responses that first impressions would have
+REPEATED = 0.05  # share of the impressions
 SPARSE = 1.5  # times what chance brings are no sign of items that come and go
 
 
@@ -133,6 +134,16 @@ def event_stream(log: LogCounts) -> Warned | None:
     )
     mend = f"make one row of both, with the last {log.column('response')}, or items are skipped and clicked at once"
     return Warned("event stream", log.first_liked, f"{told}; {mend}.")
+
+
+def repeated_items(log: LogCounts) -> Warned | None:
+    """In other places than the first, or the rows would stand twice; an event stream is told as such."""
+    share = log.repeated / max(log.impressions, 1)
+    if share <= REPEATED or event_stream(log) is not None:
+        return None
+    told = f"{log.repeated:,} of {log.impressions:,} impressions are of an item that stands in the same slate already"
+    mend = "leave the copies out, as of a join that found several rows"
+    return Warned("repeated items", log.repeated, f"{told}; {mend}.")
 
 
 def item_everywhere(log: LogCounts) -> Warned | None:
@@ -261,6 +272,7 @@ RULES: tuple[Callable[[LogCounts], Warned | None], ...] = (
     only_clicked_slates,
     only_clicked_sessions,
     event_stream,
+    repeated_items,
     sessions_of_one_slate,
     long_sessions,
     one_session,
