@@ -802,7 +802,7 @@ def swipes(path: Path) -> None:
     "funnel.csv",
     drop_without_item=True,
     attribution=True,
-    map={"session": "sid", "time": "tms", "slate": "tms", "item": "pid", "response": "ev"},
+    map={"session": "sid", "time": "tms", "slate": "tms", "position": "rk", "item": "pid", "response": "ev"},
     responses={
         **{"list_impression": "skip", "pdp_view": "click", "add_to_cart": "click", "checkout": "buy"},
         **{"session_start": "drop"},

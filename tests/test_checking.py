@@ -311,7 +311,8 @@ def test_summary(
     summary = found.to_json()
     assert summary.pop("log") == str(tmp_path / f"log.{suffix}")
     warned = [one["kind"] for one in summary.pop("warnings")]
-    assert warned == ["few sessions", "few positives", "only clicked slates", "no positions"]
+    expected = ["few sessions", "few positives", "only clicked slates", "no positions", "missing propensities"]
+    assert warned == expected
     length, popularity = summary.pop("session_length"), summary.pop("popularity")
     assert summary.pop("rates") == pytest.approx({"skip": 50.0, "click": 100 / 3, "buy": 100 / 6})
     assert summary.pop("items_of_several_categories") == 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -49,33 +50,51 @@ def show(result: RenderableType) -> None:
     if isinstance(result, str):
         result = printable(result, keep="\n")
     for part in _fitting(result, console) if isinstance(result, Table) else [result]:
-        console.print(part)
+        if isinstance(part, Table) and (width := _width(part, console).minimum) > console.width:
+            Console(**PLAIN, width=width).print(part)  # names and numbers are whole, whatever the page
+        else:
+            console.print(part)
 
 
 def _fitting(table: Table, console: Console) -> Iterator[Table]:
-    """A table that is wider than the page as several below each other, each with the first column: names stay whole."""
+    """A table that is wider than the page as several below each other, each with the columns that tell rows apart."""
     whole = range(len(table.columns))
-    if len(whole) < 3 or _fits(table, console):
+    if len(whole) < 3 or _width(table, console).maximum <= console.width:
         yield table
         return
-    part = [0]
-    for column in whole[1:]:
-        if len(part) > 1 and not _fits(_with_columns(table, [*part, column], False), console):
-            yield _with_columns(table, part, part[1] == 1)
-            part = [0]
+    names = list(whole[: _names(table)])
+    part = [*names]
+    for column in whole[len(names) :]:
+        wider = _with_columns(table, [*part, column], len(names), False)
+        if len(part) > len(names) and _width(wider, console).maximum > console.width:
+            yield _with_columns(table, part, len(names), part[len(names)] == len(names))
+            part = [*names]
         part.append(column)
-    yield _with_columns(table, part, part[1] == 1)
+    yield _with_columns(table, part, len(names), part[len(names)] == len(names))
 
 
-def _fits(table: Table, console: Console) -> bool:
-    return Measurement.get(console, console.options.update(max_width=10_000), table).maximum <= console.width
+def _names(table: Table) -> int:
+    """How many of the first columns tell rows apart; the first one where none do."""
+    cells = [list(column.cells) for column in table.columns]
+    for count in range(1, len(cells)):
+        rows = list(zip(*cells[:count], strict=True))
+        if len(set(rows)) == len(rows):
+            return count
+    return 1
 
 
-def _with_columns(table: Table, columns: list[int], titled: bool) -> Table:
+def _width(table: Table, console: Console) -> Measurement:
+    return Measurement.get(console, console.options.update(max_width=10_000), table)
+
+
+def _with_columns(table: Table, columns: list[int], names: int, titled: bool) -> Table:
+    """Only some columns; names and numbers, which stand on the right, are never broken."""
     chosen = [table.columns[column] for column in columns]
     made = Table(title=table.title if titled else None, title_justify=table.title_justify)
     for place, one in enumerate(chosen):
-        made.add_column(one.header, style=one.style, justify=one.justify, no_wrap=place == 0 or one.no_wrap)
+        whole = place < names or one.no_wrap or one.justify == "right"
+        width = max(cell_len(str(cell)) for cell in (one.header, *one.cells)) if whole else None
+        made.add_column(one.header, style=one.style, justify=one.justify, no_wrap=whole, min_width=width)
     for row in zip(*(list(one.cells) for one in chosen), strict=True):
         made.add_row(*row)
     return made

@@ -13,8 +13,7 @@ from bcd4rec.evaluation.logged_slates import Judgement
 from bcd4rec.evaluation.off_policy.verdict import Verdict
 from bcd4rec.policies import bundle
 from bcd4rec.policies.policy import Policy
-from bcd4rec.policies.vocabulary_mapping import map_policy
-from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, catalogue, origin_of
+from bcd4rec.sim.environment import ENVIRONMENTS, Environment, EnvironmentOptions, origin_of
 from bcd4rec.sim.rollout import Candidates
 from bcd4rec.workflows import comparison, judging, log_verdict
 from bcd4rec.workflows.comparison import Comparison
@@ -43,6 +42,8 @@ def train(
         policy = bcd4rec.train("bcd4rec", data, seed=0)
     """
     given = with_preset(method, preset, dict(settings or {}))
+    if judging.clicks_only(data):
+        warnings.warn(judging.CLICKS_ONLY, stacklevel=2)
     return fit(method, data, given, seed, search=search, device=device).whole(data)
 
 
@@ -62,11 +63,13 @@ def evaluate(
     candidates: Candidates = "all",
     preset: str | None = None,
     split: str | None = None,
+    doubtful: bool = False,
 ) -> "Comparison | Judgement":
     """Policies side by side on the same fresh simulated users (`env`), or on held-out slates of a data set (`log`).
 
     Baselines that are given by name learn from `data` (default: `log`; on users a log of random recommendations).
-    `result.table()` is a Polars frame with intervals.
+    A learned user without skill, and policies mostly outside its support, are refused unless `doubtful` asks all the
+    same. `result.table()` is a Polars frame with intervals.
 
         bcd4rec.evaluate([policy, "stan"], env="recsim", users=1000).table()
         bcd4rec.evaluate([policy, "ctr"], log=data).table()
@@ -79,7 +82,14 @@ def evaluate(
     environment = ENVIRONMENTS[env](EnvironmentOptions(preset)) if isinstance(env, str) else env
     assert environment is not None  # noqa: S101 (one of the two is given; for the type checker)
     taking_part = [_player(one, environment, data, seed) for one in players]
-    return comparison.compare(environment, taking_part, users, seed, candidates)
+    if not doubtful and (folder := getattr(environment, "folder", None)) is not None:
+        from bcd4rec.workflows.users import refuse_without_skill
+
+        refuse_without_skill(folder)
+    found = comparison.compare(environment, taking_part, users, seed, candidates)
+    if not doubtful:
+        comparison.refuse_outside(found.evaluations)
+    return found
 
 
 def judge(
@@ -122,7 +132,7 @@ def _player(player: Player, environment: Environment, data: Dataset | None, seed
             f"{player.name} does not tell which users it was learned from; it is tried on {expected} all the same.",
             stacklevel=3,
         )
-    return map_policy(player, catalogue(environment))
+    return comparison.for_users(player, environment, player.name)
 
 
 def _on_log(players: Sequence[Player], log: Dataset, data: Dataset, split: str | None, seed: int) -> "Judgement":

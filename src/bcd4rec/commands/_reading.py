@@ -12,7 +12,7 @@ import typer
 from bcd4rec.commands._options import open_log
 from bcd4rec.config import parse_pairs, parse_settings
 from bcd4rec.data.places import local, place
-from bcd4rec.data.schema import BadLog, Log, LogProblem
+from bcd4rec.data.schema import BadLog, Log, LogProblem, OwnNames
 from bcd4rec.errors import InputError
 
 if TYPE_CHECKING:
@@ -145,8 +145,24 @@ class RawLog:
             reading = reader.read(self.path, log, spool, tick).to_json()
             log = _kept(log, keep, force)
             about = {"format": self.name, "options": reader.model_dump(mode="json")} | reading
-            with _worded(log, self.path if keep is None else keep):
-                yield open_log(log, "s", False, self.sort).called(getattr(reader, "map", {})), about
+            with _worded(log, self.path):
+                yield open_log(log, "s", False, self.sort).called(self.own_names(reader, reading)), about
+
+    def own_names(self, reader: "Reader", reading: dict[str, Any]) -> OwnNames:
+        """How messages about the canonical log speak of the raw one."""
+        from bcd4rec.data.files import log_files
+        from bcd4rec.data.readers._columns import ColumnsReader
+
+        if not isinstance(reader, ColumnsReader):
+            return OwnNames(numbered=False, mapped=False)
+        names = dict(reader.map)
+        touched = next((names[name] for name in ("clicked", "bought") if name in names), names.get("items"))
+        names = ({"item_id": names["items"]} if "items" in names else {}) | names
+        names = ({"response": touched} if touched is not None else {}) | names
+        for option, column in (("row_sessions", "session_id"), ("row_order", "step"), ("files", "response")):
+            names |= {column: option} if getattr(reader, option) else {}
+        every_row = not (reading["dropped"] or reader.nested or "items" in names)
+        return OwnNames(names, reader.responses, every_row and len(log_files(self.path)) == 1)
 
 
 def _kept(log: Path, keep: Path | None, force: bool) -> Path:

@@ -15,7 +15,7 @@ from bcd4rec.report.training import write_training_report
 from bcd4rec.runner.bucket import open_store
 from bcd4rec.runner.tasks import Given
 from bcd4rec.training import Report
-from bcd4rec.workflows.judging import judge_policies
+from bcd4rec.workflows.judging import CLICKS_ONLY, clicks_only, judge_policies
 from bcd4rec.workflows.seeds import POLICY, SeededPolicy, spread
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def train_seeds(
     except InputError as error:
         found = {"measure": None, "scores": {}, "best": None, "note": f"Nothing tells which is best. {error}"}
     found |= {"trained": {name: task.result(kept)["training"] for name, task in tasks.items()}}
+    if clicks_only(data):
+        say(CLICKS_ONLY)
     _write(out, method, data, tasks, kept, found, force)
     if store is None:
         remove(beside)
@@ -100,8 +102,8 @@ def _show(method: str, out: Path, found: dict[str, Any]) -> None:
         return
     show(_table(method, found))
     show(
-        f"Spread over {len(found['scores'])} seeds: {found['mean']:.2f} ± {found['standard_deviation']:.2f} "
-        f"({found['lowest']:.2f} to {found['highest']:.2f}). Best by validation: {found['best']}, whose own number is "
+        f"Spread over {len(found['scores'])} seeds: {found['mean']:.3f} ± {found['standard_deviation']:.3f} "
+        f"({found['lowest']:.3f} to {found['highest']:.3f}). Best by validation: {found['best']}, whose own number is "
         "the luckiest of them: judge it by other sessions."
     )
     say(f"The policies are in {out}. Try the best:  bcd4rec recommend {out / found['best']} --session ID,ID --top 3")
@@ -114,10 +116,10 @@ def _table(method: str, found: dict[str, Any]) -> "Table":
 
     measure = MEASURES.get(found["measure"], found["measure"])
     table = Table(title=f"{method} on {found['cases']:,} validation cases", title_justify="left")
-    for name in ("policy", f"{measure} %", "Q̄"):
+    for name in ("policy", measure, "Q̄"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for name, one in found["scores"].items():
         value = found["trained"][name].get("q_bar")
-        shown = f"{one['value']:.2f} [{one['low']:.2f}, {one['high']:.2f}]"
+        shown = f"{one['value']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
         table.add_row(name, shown, "–" if value is None else f"{value:.2f}")
     return table

@@ -142,8 +142,8 @@ class Start:
         raw = self.raw()
         with progress() as tick, raw.canonical(raw.reader(), tick, self.out / LOG, True) as (log, reading):
             report = checking.check(log, None, tick)
-        if report.problems:
-            raise BadLog(report.problems)
+            if report.problems:
+                raise BadLog(report.problems)
         return {"reading": reading, "check": report.to_json(), "preview": sessions_in_words(self.out / LOG)}
 
     def _prepare(self, reading: Result) -> Result:
@@ -154,10 +154,12 @@ class Start:
         from bcd4rec.data.schema import default_responses
         from bcd4rec.data.splits import SplitConfig
 
-        log = open_log(self.out / LOG, "s", False, sort=True)
-        config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
         raw = self.raw()
-        own_id = self.items_id or raw.item_name(raw.reader())
+        reader = raw.reader()
+        log = open_log(self.out / LOG, "s", False, sort=True)
+        log = log if reader is None else log.called(raw.own_names(reader, reading))
+        config = preparing.PrepareConfig(split=SplitConfig(test=TEST, validation=0.2), earlier=self.earlier)
+        own_id = self.items_id or raw.item_name(reader)
         features = read_features(self.items, own_id, log.id_types["item_id"])
         with progress() as tick:
             made = preparing.prepare(

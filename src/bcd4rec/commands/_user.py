@@ -30,15 +30,17 @@ def train_user(dataset: Path, out: Path, settings: dict[str, str], seed: int, fo
         fitted.save(folder)
         write_user_report(folder / "calibration.html", fitted.calibrations, fitted.outside, fitted.epochs, fitted.about)
     seconds = time.monotonic() - began
-    if (reason := without_skill(fitted.metrics()["calibration"])) is not None:
+    reason = without_skill(fitted.metrics()["calibration"])
+    if reason is not None:
         say(f"Warning: this user {reason}. It cannot judge policies, and `evaluate` will say so.")
     if json:
         said = {"user": str(out), "method": "user", "seed": seed, "seconds": seconds}
         emit_json(said | fitted.about["training"] | fitted.metrics())
         return
     show(_table(calibration_table(fitted.calibrations), f"user, trained in {seconds:.0f} s"))
-    say(f"The user is in {out}, its calibration in {out / 'calibration.html'}. Try it:")
-    say(f"  bcd4rec evaluate random popular oracle --env learned --model {out} --dataset {dataset}")
+    say(f"The user is in {out}, its calibration in {out / 'calibration.html'}.")
+    if reason is None:
+        say(f"Try it:  bcd4rec evaluate random popular oracle --env learned --model {out} --dataset {dataset}")
 
 
 def _table(found: "PageTable", title: str) -> "Table":

@@ -11,6 +11,7 @@ from bcd4rec.console import emit_json, err, pairs_table, say, show
 from bcd4rec.data.dataset import Dataset
 from bcd4rec.errors import InputError
 from bcd4rec.runner.bucket import open_store
+from bcd4rec.workflows.judging import CLICKS_ONLY, clicks_only
 from bcd4rec.workflows.several_workers import train_together
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def train_with_workers(
     if store is None:
         remove(beside)
     seconds = time.monotonic() - began
+    if clicks_only(data):
+        say(CLICKS_ONLY)
     about = {"policy": str(out), "method": task.method, "seed": task.seed, "workers": task.workers}
     if json:
         waited = last.get("communication_seconds")

@@ -16,9 +16,10 @@ from bcd4rec.artifacts import MANIFEST, atomic_directory, read_json
 from bcd4rec.data import tags
 from bcd4rec.data.dataset import FORMAT
 from bcd4rec.data.features import ItemFeatures
+from bcd4rec.data.log_counts import Warned
 from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.places import local
-from bcd4rec.data.preparing import Draft, index_of, session_columns
+from bcd4rec.data.preparing import Draft, index_of, own_categories, session_columns
 from bcd4rec.data.responses import Responses
 from bcd4rec.data.row_counts import RowCounts, Splits
 from bcd4rec.data.schema import Log
@@ -29,7 +30,6 @@ from bcd4rec.data.states import PAD, IntArray
 from bcd4rec.data.tables import shown
 from bcd4rec.data.transition_file import TransitionFile, row_groups
 from bcd4rec.data.transitions import TransitionConfig
-from bcd4rec.data.warnings import Warned
 from bcd4rec.errors import InputError
 from bcd4rec.runner.mapping import ALONE, Helpers
 
@@ -86,11 +86,12 @@ class Grown:
                 )
         if log.clock != self.manifest["clock"]:
             here, there = ("timestamp", "step") if log.clock else ("step", "timestamp")
+            here = log.tables[0].name(here)
             raise InputError(f"{log.path} orders rows by {here}, but the data set {self.folder} by {there}.")
         known = {"user_id": "user_id" in self.sessions, "request_category": "request_categories" in self._counts}
         for name, has in known.items():
             if log.has(name) != has:
-                which = f"has no column {name}, as" if has else f"has a column {name}, unlike"
+                which = f"has no column {name}, as" if has else f"has a column {log.tables[0].name(name)}, unlike"
                 raise InputError(f"{log.path} {which} the data set {self.folder}{' has' * has}; give all days alike.")
         if (features is not None) != ("features" in self.manifest):
             which = "was made with --items; give the file" if features is None else "was made without --items; leave it"
@@ -204,7 +205,7 @@ def append(
         ):
             tick("copying the data set", 0.0)
             table = StateTable(config["length"], config["skips"], write, old.states(renumber))
-            made = Draft(made_in, table, transitions, tally, Splits(sessions))
+            made = Draft(made_in, table, transitions, tally, Splits(sessions), own_categories(log, features))
             old.copy(made, renumber, tick)
             how = TransitionConfig.parse(kept, "data set manifest")
             made.add(index, added, how, config["seed"], tick, side_by_side)
@@ -225,8 +226,8 @@ def append(
 def _late(sessions: pl.DataFrame) -> list[Warned]:
     late = int((sessions["start"] < sessions["start"].cum_max()).sum())
     sentence = (
-        f"{late:,} of {len(sessions):,} sessions begin before others that were there when they were added; they stand "
-        "behind these, so that sessions are not quite in the order of time."
+        f"{late:,} of {len(sessions):,} sessions begin before others that were there when they were added and stand "
+        "behind these; add days in their order, or prepare all at once, where the order of time matters."
     )
     return [Warned("late sessions", late / len(sessions), sentence)] if late else []
 

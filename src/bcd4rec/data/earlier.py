@@ -18,9 +18,9 @@ def with_earlier(index: SessionIndex, most: int) -> SessionIndex:
     if not most:
         return index
     if not index.log.has("user_id"):
-        raise InputError("--earlier needs a column user (user_id), which tells whose sessions belong together.")
+        raise InputError("--earlier needs a column user_id (--map user=COLUMN): whose sessions belong together.")
     if not index.log.clock:
-        raise InputError("--earlier needs a column timestamp; steps do not tell which session came first.")
+        raise InputError("--earlier needs a column timestamp (--map time=COLUMN); steps tell no session's time.")
     users = index.sessions.group_by("user_id").len().filter((pl.col("len") > 1) & pl.col("user_id").is_not_null())
     users = users.select("user_id").sort("user_id").with_row_index("user")
     opening = _openings(index.sessions.join(users, on="user_id", maintain_order="left"), _liked(index, users), most)

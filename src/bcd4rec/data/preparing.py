@@ -16,6 +16,7 @@ from bcd4rec.data.content import MOST_TAGS, tags_beyond
 from bcd4rec.data.dataset import FORMAT, write_manifest
 from bcd4rec.data.earlier import with_earlier
 from bcd4rec.data.features import ItemFeatures
+from bcd4rec.data.log_counts import Warned
 from bcd4rec.data.ordering import ChunkFile
 from bcd4rec.data.origin import origin_of_log
 from bcd4rec.data.responses import Responses
@@ -26,7 +27,7 @@ from bcd4rec.data.splits import SplitConfig, assign_splits, first_day, refuse_no
 from bcd4rec.data.state_table import Distinct, StateTable, state_files
 from bcd4rec.data.transition_file import TransitionFile
 from bcd4rec.data.transitions import Chunk, TransitionConfig, chunk_transitions, visited_states
-from bcd4rec.data.warnings import Warned, many_tags, unknown_items
+from bcd4rec.data.warnings import many_tags, unknown_items
 from bcd4rec.errors import InputError
 from bcd4rec.runner.mapping import ALONE, Helpers
 from bcd4rec.seeding import generator
@@ -75,7 +76,7 @@ def prepare(
             TransitionFile(folder / "transitions.parquet") as transitions,
         ):
             table = StateTable(length, skips, write)
-            made = Draft(folder, table, transitions, tally, Splits(sessions))
+            made = Draft(folder, table, transitions, tally, Splits(sessions), own_categories(log, features))
             made.add(index, sessions, config.transitions, seed, tick, side_by_side)
         tick("writing", 0.0)
         about = {
@@ -99,6 +100,12 @@ def index_of(log: Log, responses: Responses, tick: Tick) -> SessionIndex:
     if problems := row_problems(log, responses):
         raise BadLog(problems)
     return SessionIndex.build(log, responses, tick)
+
+
+def own_categories(log: Log, features: ItemFeatures | None) -> str | None:
+    """What the log calls the categories of its items; None where a file of items tells some, too."""
+    joined = features is not None and {"category", "categories"} & set(features.kinds)
+    return None if joined or not log.has("category") else log.tables[0].name("category")
 
 
 def session_columns(log: Log) -> list[str]:
@@ -183,6 +190,7 @@ class Draft:
     transitions: TransitionFile
     tally: RowCounts
     splits: Splits  # of all its sessions, also of those that are to come
+    categories: str | None  # what the log calls those of its items, where no file of items joins in
 
     def add(
         self,
@@ -244,7 +252,11 @@ class Draft:
         held_out = self.tally.held_out
         unknown = unknown_items(int(held_out.sum()), int(held_out[self.tally.impressions == 0].sum()))
         lists = [name for name, dtype in items.schema.items() if dtype == pl.List(pl.String)]
-        many = [many_tags(name, MOST_TAGS, *tags_beyond(items[name])) for name in lists]
+        own = {"categories": self.categories}
+        many = [
+            many_tags(own.get(name) or f"{name} of items.parquet", MOST_TAGS, *tags_beyond(items[name]))
+            for name in lists
+        ]
         return [one for one in (unknown, *many) if one is not None]
 
     def _counts(self, sessions: pl.DataFrame, items: pl.DataFrame, responses: list[str]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ happened that nobody recommended.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -60,6 +60,16 @@ class BadLog(InputError):  # noqa: N818 (what it is, not that it is an error)
         self.problems = problems
 
 
+@dataclass(frozen=True)
+class OwnNames:
+    """What a raw file calls what is in the canonical log that a reader made of it."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)  # by canonical names
+    rules: Mapping[str, str] = field(default_factory=dict)  # what its values of the response are, as --responses says
+    numbered: bool = True  # a row of the log is the row of the raw file with the same number
+    mapped: bool = True  # --map names columns, as it does unless a format knows its own
+
+
 class Log:
     """All files of one log, typed: ids as Int64 or String, `time` as Int64 microseconds or steps.
 
@@ -69,14 +79,16 @@ class Log:
     def __init__(self, path: Path, options: LogOptions | None = None, tables: list[RawTable] | None = None):
         self.path = path
         self.options = options or LogOptions()
+        self.own = OwnNames()
         if tables is None:
             tables = [open_table(file, partition_values(path, file)) for file in log_files(path)]
         self.tables = tables
         for table in self.tables[1:]:
             if table.columns != self.tables[0].columns:
+                here, there = (", ".join(map(one.name, one.columns)) for one in (table, self.tables[0]))
                 raise InputError(
-                    f"{table.path} has the columns {', '.join(table.columns)}, but {self.tables[0].path} has "
-                    f"{', '.join(self.tables[0].columns)}; all files of a log need the same columns."
+                    f"{table.path} has the columns {here}, but {self.tables[0].path} has {there}; all files of a log "
+                    "need the same columns."
                 )
         self.columns = self.tables[0].columns
         self.clock = "timestamp" in self.columns
@@ -88,9 +100,13 @@ class Log:
             table.path: self.options.time_format or _iso_format(table) for table in self.tables if self.clock
         }
 
-    def called(self, own_names: dict[str, str]) -> Self:
-        """The log, whose columns messages call as the raw file does."""
-        self.tables = [replace(table, own_names={**table.own_names, **own_names}) for table in self.tables]
+    def called(self, names: OwnNames) -> Self:
+        """The log, of which messages speak as the raw file does."""
+        self.own = names
+        self.tables = [
+            replace(table, own_names={**table.own_names, **names.columns}, numbered=names.numbered)
+            for table in self.tables
+        ]
         return self
 
     def has(self, column: str) -> bool:
@@ -113,8 +129,8 @@ class Log:
             return pl.String
         if len(kinds) > 1:
             raise InputError(
-                f"{kinds['strings']}: column {name} holds strings, but {kinds['integers']} holds integers; "
-                "write one type, or pass --string-ids to read all ids as strings."
+                f"{kinds['strings']}: column {self.tables[0].name(name)} holds strings, but {kinds['integers']} holds "
+                "integers; write one type, or pass --string-ids to read all ids as strings."
             )
         return pl.Int64
 
@@ -127,13 +143,16 @@ class Log:
         query = table.frame.select("row", pl.col(name).alias("value"), integer.alias("integer")).select(
             pl.col("integer").sum().alias("integers"),
             (~pl.col("integer")).sum().alias("strings"),
-            pl.col("row", "value").filter(~pl.col("integer")).first(),
+            pl.struct("row", "value").filter(~pl.col("integer")).first().alias("string"),
+            pl.struct("row", "value").filter(pl.col("integer")).first().alias("number"),
         )
         counts = collect(table, query).row(0, named=True)
         if counts["integers"] and counts["strings"]:
-            where = f"{table.path}, row {counts['row']}, column {table.name(name)}"
+            # Those that are fewer are the odd ones.
+            odd, others = ("string", "integers") if counts["strings"] <= counts["integers"] else ("number", "strings")
+            found = counts[odd]
             raise InputError(
-                f"{where}: found {shown(counts['value'])} among integers "
+                f"{table.place(name, found['row'])}: found {shown(found['value'])} among {others} "
                 f"({counts['strings']:,} strings, {counts['integers']:,} integers); mend the row, or pass --string-ids "
                 "to read all ids as strings."
             )
@@ -232,11 +251,18 @@ def row_problems(log: Log, responses: Responses | None) -> list[LogProblem]:
             problems.append(LogProblem("empty", f"{table.path} has a header but no rows; expected impressions."))
         for number, (kind, column, _, expected) in enumerate(checks):
             if count := found[f"count_{number}"]:
-                what = shown(found[f"value_{number}"])
+                what = _found(log, column, found[f"value_{number}"])
                 many = f" ({count:,} such rows)" if count > 1 else ""
-                where = f"{table.path}, row {found[f'row_{number}']}, column {table.name(column)}"
+                where = table.place(column, found[f"row_{number}"])
                 problems.append(LogProblem(kind, f"{where}: found {what}, expected {expected}{many}.", count))
     return problems
+
+
+def _found(log: Log, column: str, value: str | None) -> str:
+    """A value as the raw file has it."""
+    rules = log.own.rules if column == "response" else {}
+    own = [theirs for theirs, rule in rules.items() if rule.removeprefix("organic:") == value]
+    return f"{' or '.join(map(shown, own))}, which is {value} by --responses" if own else shown(value)
 
 
 def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, pl.Expr, str]]:
@@ -253,7 +279,8 @@ def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, p
     if log.clock:
         unit = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"}[log.options.time_unit]
         form = log.options.time_format
-        expected_time = f"an ISO date and time, all of one form, or {unit} since 1970 (see --time-unit)"
+        others = ", --set time_format" if log.tables[0].name("timestamp") != "timestamp" else ""
+        expected_time = f"an ISO date and time, all of one form, or {unit} since 1970 (see --time-unit{others})"
         expected_time = f"a time as {form} says" if form else expected_time
     for column, typed, what in (
         (time, "time", expected_time),
@@ -276,7 +303,10 @@ def _row_checks(log: Log, responses: Responses | None) -> list[tuple[str, str, p
 def _response_check(known: list[str]) -> tuple[str, str, pl.Expr, str]:
     unknown = pl.col("response").is_not_null() & ~pl.col("response").is_in(known)
     example = f"{known[0]}=0,{known[-1]}=4"
-    expected = f"one of {', '.join(known)}; give every response a reward with --rewards, e.g. {example}"
+    expected = (
+        f"one of {', '.join(known)}; give every response a reward with --rewards, e.g. {example}, or say which of them "
+        f"your values are with --responses, e.g. VALUE={known[-1]}"
+    )
     return "unknown response", "response", unknown, expected
 
 

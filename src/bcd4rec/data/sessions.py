@@ -100,7 +100,9 @@ class SessionIndex:
             raise BadLog([_category_problem(log, torn)])
         if merged_items["impressions"].sum() == 0:
             found = f"{log.path}: every row is organic, expected rows of what was recommended"
-            raise BadLog([LogProblem("empty", f"{found}; leave the column organic out if it was.", len(merged_items))])
+            by_rule = any(rule.startswith("organic:") for rule in log.own.rules.values())
+            what = "organic: out of --responses" if by_rule else f"the column {log.tables[0].name('organic')} out"
+            raise BadLog([LogProblem("empty", f"{found}; leave {what} if it was.", len(merged_items))])
         merged_items = merged_items.drop("same", "other")
         if log.several_categories:
             merged_items = tags.if_several(with_categories(merged_items, tags.read(pl.col("category"))))
@@ -194,7 +196,7 @@ class SessionIndex:
         expected = once if twice else f"time in order; {fix}"
         many = f" ({wrong.count:,} such rows)" if wrong.count > 1 else ""
         table = self.log.tables[number]
-        where = f"{table.path}, row {row}, column {table.name('item_id' if twice else self._time_name)}"
+        where = table.place("item_id" if twice else self._time_name, row)
         return LogProblem(wrong.kind, f"{where}: found {found}, expected {expected}{many}.", wrong.count)
 
 
@@ -239,7 +241,7 @@ def _category_problem(log: Log, torn: pl.DataFrame) -> LogProblem:
         for row, category in collect(table, query).sort("row").iter_rows():
             seen = category if seen is None else seen
             if category != seen:
-                where = f"{table.path}, row {row}, column {table.name('category')}"
+                where = table.place("category", row)
                 found, before = (shown(tags.plain(one.split(tags.BETWEEN))) for one in (category, seen))
                 many = f" ({len(torn):,} such items)" if len(torn) > 1 else ""
                 sentence = f"{where}: found {found} for item {shown(item)}, which had {before} before, {ONE}{many}."

@@ -57,7 +57,10 @@ def assign_splits(
         return _by_hash(sessions, config, seed), {}
     if config.by == "time":
         if not clock:
-            raise InputError("A split by time needs a column timestamp; this log has only steps: split by session.")
+            raise InputError(
+                "A split by time needs a column timestamp (--map time=COLUMN); this log has only steps: split by "
+                "session."
+            )
         kept, dropped = _by_time(sessions, config, first_day(sessions) if begin is None else begin)
     else:
         units = _units(sessions)

@@ -48,11 +48,17 @@ class RawTable:
     text: bool  # CSV: every column is still a string
     separator: str = ","
     own_names: Mapping[str, str] = field(default_factory=dict)  # what the file calls its columns, where it differs
+    numbered: bool = True  # `row` counts the rows of the file that messages name
 
     def name(self, column: str) -> str:
         """A column as the file calls it, for messages."""
         own = self.own_names.get(column, column)
         return own if own == column else f"{own} ({column})"
+
+    def place(self, column: str, row: int) -> str:
+        """Where something is wrong, for messages."""
+        at = f", row {row}" if self.numbered else ""
+        return f"{self.path}{at}, column {self.name(column)}"
 
 
 def open_table(path: Path, told: Mapping[str, str | None] | None = None) -> RawTable:
@@ -77,9 +83,10 @@ def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
     if "timestamp" not in columns and "step" not in columns:
         missing.append("timestamp (or step)")
     if missing:
-        found = ", ".join(table.columns) or "none"
+        own = [table.own_names[name] for name in table.columns if name in table.own_names]  # of lists: none made here
+        found = ", ".join(own or table.columns) or "none"
         role = missing[0].removesuffix("_id").replace("timestamp (or step)", "time")
-        hint = f"name yours with --map {role}=COLUMN" + (", or say --set every=click" if role == "response" else "")
+        hint = f"name yours with --map {role}=COLUMN" + (_OF_RESPONSES if role == "response" else "")
         raise InputError(f"{table.path}: column {missing[0]} is missing; the columns found are {found}; {hint}.")
     renamed = table.frame.select(pl.col(ROW).alias("row"), *(pl.col(own_names[name]).alias(name) for name in columns))
     picked = replace(table, frame=renamed, columns=columns, own_names={name: own_names[name] for name in columns})
@@ -87,6 +94,9 @@ def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
     if not table.text:
         _refuse_types(picked)
     return picked
+
+
+_OF_RESPONSES = " (lists of items: clicked=COLUMN, bought=COLUMN), or say --set every=click"
 
 
 def scan(path: Path, kind: Kind | None = None, separator: str | None = None, names: tuple[str, ...] = ()) -> RawTable:

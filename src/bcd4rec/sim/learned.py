@@ -6,6 +6,7 @@ probabilities given the items liked before the slate, exactly as the model was t
 be liked.
 """
 
+from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -54,7 +55,7 @@ class LearnedConfig(Config):
 def learned(options: EnvironmentOptions) -> Environment:
     if options.model is None:
         raise InputError("--env learned needs --model, the folder of a user made by `bcd4rec train user`.")
-    return Learned(LearnedUser.load(options.model), LearnedConfig.from_preset(options.preset))
+    return Learned(LearnedUser.load(options.model), LearnedConfig.from_preset(options.preset), options.model)
 
 
 class Learned:
@@ -63,8 +64,9 @@ class Learned:
     All luck is drawn in `reset`, user by user: the n-th item that a user is shown meets the user's n-th number.
     """
 
-    def __init__(self, user: LearnedUser, config: LearnedConfig | None = None):
-        self.user, self.config = user, config or LearnedConfig()
+    def __init__(self, user: LearnedUser, config: LearnedConfig | None = None, folder: Path | None = None):
+        """`folder` is where the user is from, which tells how well it foretells sessions."""
+        self.user, self.config, self.folder = user, config or LearnedConfig(), folder
         self._rewards = np.array(list(user.responses.rewards.values()))
         self._positive = [user.responses.code(name) for name in user.responses.positive]
         with torch.no_grad():

@@ -46,13 +46,21 @@ def contestant(name: str, environment: Environment, dataset: Dataset | None = No
     if Path(name).is_dir():
         policy = bundle.load(Path(name))
         about = {"method": Path(name).name} | policy.about
-        return map_policy(replace(policy, about=about), catalogue(environment))
+        return for_users(replace(policy, about=about), environment, name)
     if name in BASELINES:
         dataset = dataset or random_dataset(environment, seed)
-        return map_policy(fit(name, dataset, seed=seed).whole(dataset), catalogue(environment))
+        return for_users(fit(name, dataset, seed=seed).whole(dataset), environment, name)
     own = [BEHAVIOUR] if isinstance(environment, Logged) else []
     known = ", ".join([RANDOM, ORACLE, *own, *BASELINES])
     raise InputError(f"Unknown policy {name!r}; expected the folder of a trained policy or one of {known}.")
+
+
+def for_users(policy: Policy, environment: Environment, name: str) -> Policy:
+    """A policy that numbers items as the environment does; `InputError` where it knows none of them."""
+    spoken = catalogue(environment)
+    if not (policy.vocabulary.positions_of(spoken) >= 0).any():
+        raise InputError(f"{name} knows none of these users' {len(spoken):,} items; it has learned another catalogue.")
+    return map_policy(policy, spoken)
 
 
 def random_policy(environment: Environment) -> Policy:

@@ -40,6 +40,12 @@ CLICKS_ONLY = (
 EVERY = "all"  # the split of a log that is not split
 
 
+def clicks_only(dataset: Dataset) -> bool:
+    """Whether nothing of what was shown was passed over."""
+    counts: dict[str, int] = dataset.manifest["counts"]["responses"]
+    return not any(count for name, count in counts.items() if name not in dataset.responses.positive)
+
+
 @dataclass(frozen=True)
 class JudgedLog:
     """A data set and the part of it that judges."""
@@ -270,12 +276,12 @@ def guesses_better(methods: Sequence[str], dataset: Dataset, seed: int, tick: Ti
 def judge_on_log(fitted: Fitted, dataset: Dataset, seed: int, tick: Tick = no_tick) -> Validation:
     """A trained policy beside simple ones on at most `MOST` validation cases of its data set."""
     method = str(fitted.about["method"])
+    notes = [CLICKS_ONLY] if clicks_only(dataset) else []
     try:
         cases = _validation_cases(dataset, seed)
     except InputError as error:
-        return Validation(method, None, (f"Nothing tells whether this policy is any good. {error}",))
+        return Validation(method, None, (*notes, f"Nothing tells whether this policy is any good. {error}"))
     rankers = [(method, Ranker(method, fitted.scorer))]
-    notes = [CLICKS_ONLY] if cases.unit == "next item" else []
     for name in OPPONENTS:
         if name == method or name not in BASELINES:
             continue

@@ -39,7 +39,8 @@ class SlateColumns:
             frame = self._with_history(table, frame, seen)
         lists = [name for name, dtype in frame.collect_schema().items() if dtype == pl.List and name not in TOUCHES]
         rows = frame.explode(lists).filter(pl.col("new")).rename({"items": "item_id"})
-        rows = rows.with_columns(_response(rows)) if "response" not in rows.collect_schema() else rows
+        if "response" not in rows.collect_schema() and set(TOUCHES) & set(self.map):
+            rows = rows.with_columns(_response(rows))
         kept = [*SCALARS, "item_id", *PARALLEL, "organic"]
         columns = tuple(name for name in kept if name in rows.collect_schema())
         names = {"item_id": self.map["items"]} | ({"response": self.map["items"]} if self.mark else {})
