@@ -398,6 +398,16 @@ def test_slates_end_where_places_begin_anew(tmp_path: Path) -> None:
     )
 
 
+def test_rows_of_one_typed_moment_are_a_slate(tmp_path: Path) -> None:
+    times = [datetime(2024, 5, 1, 10, minute, tzinfo=UTC).replace(tzinfo=None) for minute in (0, 0, 1, 1, 1)]
+    pl.DataFrame({"s": [1] * 5, "t": times, "i": range(5)}).write_parquet(tmp_path / "log.parquet")
+    found, _ = read(
+        tmp_path / "log.parquet", map={"session": "s", "time": "t", "slate": "t", "item": "i"}, every="click"
+    )
+    slates = [row["request_id"] for row in found]
+    assert [slates.count(one) for one in slates] == [2, 2, 3, 3, 3]
+
+
 def test_one_array_is_read_as_lines_are(tmp_path: Path) -> None:
     rows = [{"s": 1, "t": n, "i": f"x{n}", "who": {"id": n}} for n in range(5)]
     (tmp_path / "log.json").write_text(json.dumps(rows, indent=1))

@@ -234,6 +234,8 @@ def _usable(name: str, dtype: Any) -> bool:
         return bool(dtype.is_integer()) or dtype == pl.Boolean
     if name in _EXPECTED:
         return bool(dtype.is_numeric()) or (name == "timestamp" and dtype in (pl.Date, pl.Datetime))
+    if name == "request_id" and dtype.is_temporal():  # rows of one moment
+        return True
     if name == "category" and dtype == pl.List:  # of the categories of an item
         dtype = dtype.inner
     return bool(dtype.is_numeric()) or dtype == pl.Boolean or is_text(dtype)
