@@ -77,6 +77,7 @@ def with_values(table: RawTable, told: Mapping[str, str | None]) -> RawTable:
 
 def pick_columns(table: RawTable, own_names: Mapping[str, str]) -> RawTable:
     """A table of any columns as one of a log: `own_names` says what the file calls each canonical column."""
+    _refuse_objects(table, own_names)
     columns = tuple(name for name in COLUMNS if own_names.get(name) in table.columns)
     refuse_twice(table, [own_names[name] for name in columns])
     missing = [name for name in (*IDS, "response") if name not in columns]
@@ -205,6 +206,18 @@ def is_text(dtype: Any) -> bool:
     return dtype in (pl.String, pl.Categorical) or isinstance(dtype, pl.Enum)
 
 
+def _refuse_objects(table: RawTable, own_names: Mapping[str, str]) -> None:
+    """An object is a column for each of its keys, none of which is what the object was called."""
+    for name, own in own_names.items():
+        parts = [one for one in table.columns if one.startswith(f"{own}.")]
+        if own not in table.columns and parts:
+            expected = _EXPECTED.get(name, "integers or strings")
+            raise InputError(
+                f"{table.path}: column {own} has type Struct ({', '.join(parts)}), expected {expected}; name one of "
+                f"these with --map {name}={parts[0]}."
+            )
+
+
 def _refuse_types(table: RawTable) -> None:
     """Parquet columns have types. Text in a column of numbers and nulls are refused later, with their first row."""
     schema = table.frame.collect_schema()
@@ -234,7 +247,7 @@ def _usable(name: str, dtype: Any) -> bool:
         return bool(dtype.is_integer()) or dtype == pl.Boolean
     if name in _EXPECTED:
         return bool(dtype.is_numeric()) or (name == "timestamp" and dtype in (pl.Date, pl.Datetime))
-    if name == "request_id" and dtype.is_temporal():  # rows of one moment
+    if name == "request_id" and dtype == pl.Datetime:  # rows of one moment
         return True
     if name == "category" and dtype == pl.List:  # of the categories of an item
         dtype = dtype.inner
