@@ -213,8 +213,8 @@ def _refuse_objects(table: RawTable, own_names: Mapping[str, str]) -> None:
         if own not in table.columns and parts:
             expected = _EXPECTED.get(name, "integers or strings")
             raise InputError(
-                f"{table.path}: column {own} has type Struct ({', '.join(parts)}), expected {expected}; name one of "
-                f"these with --map {name}={parts[0]}."
+                f"{table.path}: column {own} has type Struct (name one of {', '.join(parts)} with --map {name}=…), "
+                f"expected {expected}; cast it before."
             )
 
 
