@@ -117,6 +117,11 @@ def test_few_clicks(csv: Path) -> None:
         "values of event (response) as positive."
     )
     assert warned(csv, with_taps(100)) == {}
+    flags = [row | {"tapped": int(row["event"] == "tap")} for row in with_taps(99)]
+    write(csv, flags)
+    given = mapping(("response",), clicked="tapped")
+    (found,) = result("check", csv, "--map", given)["warnings"]  # a column of yes and no
+    assert "count more values of tapped (response) as positive" in found["message"]
 
 
 def test_twenty_clicks_in_five_thousand_sessions(tmp_path: Path) -> None:
@@ -186,9 +191,11 @@ def test_a_stream_of_events(csv: Path) -> None:
     by_chance = f"{met * taps / len(stream):,.0f}"
     assert told.startswith(
         f"0 of {taps} positive responses are to an item's first row in its session, by chance {by_chance}, so that "
-        "showing and clicking are rows of their own; make one row of both, with the last event (response), "
+        "showing and clicking are rows of their own; make one row of both (--set attribution=true), with the last "
+        "event (response), "
     )
     assert warned(csv, rows) == {}
+    assert warned(csv, stream, "", "--set", "attribution=true") == {}
 
 
 def test_items_that_stand_on_a_page_twice(log: Path) -> None:

@@ -127,8 +127,11 @@ def test_rows_that_stand_twice(tmp_path: Path, where: str) -> None:
     given = {
         "check": ("--map", MAP, "--responses", RULES),
         "prepare": ("--map", MAP, "--responses", RULES, "--out", tmp_path / "data"),
-        "start": ("--yes", "--out", tmp_path / "out"),
+        "start": ("--mapping", tmp_path / "mine.toml", "--out", tmp_path / "out"),
     }[where]
+    tables = {"map": MAP, "responses": RULES}
+    lines = [f"[{name}]\n" + told.replace("=", ' = "').replace(",", '"\n') + '"\n' for name, told in tables.items()]
+    (tmp_path / "mine.toml").write_text("".join(lines))
     file = csv(tmp_path / "mine.csv", once_more)
     words = "column sku (item_id): found item 'k2' of session 'v0' once more, expected each impression once"
     assert f"Error: {file}, row 5, {words}" in run(where, file, *given).stderr

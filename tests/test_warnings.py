@@ -327,9 +327,9 @@ def test_each_rule_on_both_sides_of_its_bound(
     for name in ("session_id", "timestamp", "user_id", "position", "response"):
         told = called.sentence.replace("positive response", "").replace(f"{name}=COLUMN", "")
         assert re.search(rf"\b{name}\b", told.replace(own[name], "")) is None  # a column is the user's own
-    if "--map" in warned.sentence:
-        (fixed,) = [one for one in warnings_of(replace(GOOD, **bad, mapped=False)) if one.kind == kind]
-        assert "--map" not in fixed.sentence  # of a format that knows its columns
+    (fixed,) = [one for one in warnings_of(replace(GOOD, **bad, mapped=False)) if one.kind == kind]
+    assert "--map" not in fixed.sentence  # of a format that knows its columns
+    assert "--set" not in fixed.sentence
 
 
 def test_rules_that_leave_the_word_to_others() -> None:

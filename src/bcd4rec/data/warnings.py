@@ -132,7 +132,10 @@ def event_stream(log: LogCounts) -> Warned | None:
         f"{log.first_liked:,} of {log.positives:,} positive responses are to an item's first row in its session, by "
         f"chance {expected:,.0f}, so that showing and clicking are rows of their own"
     )
-    mend = f"make one row of both, with the last {log.column('response')}, or items are skipped and clicked at once"
+    how = " (--set attribution=true)" if log.mapped else ""
+    mend = (
+        f"make one row of both{how}, with the last {log.column('response')}, or items are skipped and clicked at once"
+    )
     return Warned("event stream", log.first_liked, f"{told}; {mend}.")
 
 
