@@ -36,7 +36,8 @@ def points(results: Results, domain: str, method: str, study: str = "table5") ->
                 continue
             offline = results.offline(results.lab.trained(run, seed))
             known = {name: value for name, value in offline.items() if value is not None}
-            found.append(Point(run, seed, results.rate(task), known))
+            if set(METRICS) <= set(known):  # where learning made things worse, the policy has no values of its own
+                found.append(Point(run, seed, results.rate(task), known))
     return found
 
 

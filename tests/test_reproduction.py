@@ -28,7 +28,7 @@ from test_cli import run_here
 
 TINY = {
     "seeds": 2,
-    "sessions": 40,
+    "sessions": 60,
     "users": 25,
     "rounds": 2,
     "round_users": 15,
@@ -325,7 +325,7 @@ def _check_sizes(found, lab, store):
     """A point for each size of the log, the usual one among them."""
     (chart,) = found.charts
     usual = store.path(lab.evaluated(Run("recsim-1", "bcd4rec"), 0)) / "result.json"
-    assert {name: points.x for name, points in chart.series.items()} == {"bcd4rec": [30, 40], "popular": [30, 40]}
+    assert {name: points.x for name, points in chart.series.items()} == {"bcd4rec": [30, TINY["sessions"]], "popular": [30, TINY["sessions"]]}
     assert chart.series["bcd4rec"].y[1] == pytest.approx(json.loads(usual.read_text())["rate"])
 
 
