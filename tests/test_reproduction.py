@@ -325,7 +325,8 @@ def _check_sizes(found, lab, store):
     """A point for each size of the log, the usual one among them."""
     (chart,) = found.charts
     usual = store.path(lab.evaluated(Run("recsim-1", "bcd4rec"), 0)) / "result.json"
-    assert {name: points.x for name, points in chart.series.items()} == {"bcd4rec": [30, TINY["sessions"]], "popular": [30, TINY["sessions"]]}
+    sizes = [30, TINY["sessions"]]
+    assert {name: points.x for name, points in chart.series.items()} == {"bcd4rec": sizes, "popular": sizes}
     assert chart.series["bcd4rec"].y[1] == pytest.approx(json.loads(usual.read_text())["rate"])
 
 
