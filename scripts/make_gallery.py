@@ -73,7 +73,7 @@ LOGS: dict[str, Callable[[Path], pl.DataFrame]] = {"shop": shop, "feed": feed, "
 
 
 def take(page: Path, picture: Path, width: int, height: int) -> None:
-    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as window:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, browser(Path(profile)) as window:
         window.size(width, height, touch=width < 600)
         window.open(page.resolve().as_uri())
         overflow = window.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -275,6 +275,10 @@ def test_the_page_of_a_log_that_tells_something() -> None:
     assert "no propensities: no estimate" in found.text
     assert "Read: 10,200 rows. Kept: 10,000 impressions. Not kept: 200 rows that stand once more." in found.text
     assert "A remark." in found.text
+    assert "10,000 in 2,500 slates" in found.text
+    clicks = replace(story, check=check_of(responses={"click": 10_000}))
+    assert "10,000 (what was shown is not known)" in Structure(render(page_of(clicks))).text
+    assert "10,000 in 2,500 slates" not in Structure(render(page_of(clicks))).text
     judged = replace(story, check=check_of(propensities=100.0), verdict={"verdict": "cannot tell", "reason": "Few."})
     assert "Verdict: cannot tell. Few." in Structure(render(page_of(judged))).text
 

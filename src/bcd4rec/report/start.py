@@ -78,11 +78,13 @@ def page_of(story: Story) -> Page:
 def _facts(check: Result) -> list[tuple[str, str]]:
     liked = sum(count for name, count in check["responses"].items() if name != "skip")
     days = check.get("days")
+    chosen = liked == check["impressions"]
+    share = f"{100 * liked / max(check['impressions'], 1):.1f} %"
     return [
         ("sessions", f"{check['sessions']:,}"),
         ("items", f"{check['items']:,}"),
-        ("impressions", _shown_how(check)),
-        ("liked", f"{liked:,} ({100 * liked / max(check['impressions'], 1):.1f} %)"),
+        *([] if chosen else [("impressions", _shown_how(check))]),
+        ("liked", f"{liked:,} ({'what was shown is not known' if chosen else share})"),
         *([("organic events", f"{check['organic']:,}")] if check["organic"] else []),
         *([("days", f"{days['days']:,} ({days['first'][:10]} to {days['last'][:10]})")] if days else []),
         ("propensities", f"for {check['propensities']:.0f} % of impressions" if check["propensities"] else "none"),
