@@ -262,3 +262,15 @@ def test_ctrl_c_keeps_a_checkpoint_and_resume_gives_the_same_bits(
     assert run("train", "iqn", dataset, "--out", tmp_path / "whole", *settings).returncode == 0
     pair = [(tmp_path / name / "arrays.safetensors").read_bytes() for name in ("policy", "whole")]
     assert pair[0] == pair[1]
+
+
+def test_a_data_set_without_a_discount(dataset: Path, tmp_path: Path) -> None:
+    """What a session can bring is then bounded by the longest of the log."""
+    config = PrepareConfig.parse({"transitions": {"gamma": 1.0}}, "test")
+    prepare(Log(dataset.parent / "log.parquet"), RECSIM, config, tmp_path / "dataset")
+    done = run(
+        "train", "qrdqn", tmp_path / "dataset", "--out", tmp_path / "policy", "--set", "updates=20", *QUICK, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    about = json.loads((tmp_path / "policy" / "manifest.json").read_text())["about"]
+    assert about["training"]["feasible"] == 20 * 4.0  # steps of the longest session, and the reward of a click

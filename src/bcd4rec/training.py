@@ -200,9 +200,9 @@ def _validation_states(dataset: Dataset, seed: int) -> NDArray[np.int64]:
 
 
 def _return_bounds(dataset: Dataset) -> tuple[float, float]:
-    """The smallest and the largest return that the rewards and γ allow."""
+    """The smallest and the largest return that the rewards and γ allow; without a discount, in the longest session."""
     rewards, gamma = dataset.responses.rewards.values(), dataset.gamma
-    steps = 1 / (1 - gamma) if gamma < 1 else math.inf
+    steps = 1 / (1 - gamma) if gamma < 1 else float(dataset.frame["step"].max()) + 1.0  # type: ignore[arg-type]
     return min(0.0, min(rewards) * steps if min(rewards) else 0.0), max(rewards) * steps
 
 
