@@ -825,3 +825,54 @@ def funnel(path: Path) -> None:
                 {"ev": kind, "sid": sid, "pid": item, "tms": at + 3000 + n, "rk": None} for n, kind in enumerate(kinds)
             ]
     as_csv(path, rows)
+
+
+@log(
+    "shelves.csv",
+    map={
+        **{"session": "visit", "user": "profile_id", "time": "rendered_ts", "slate": "rendered_ts"},
+        **{"item": "title_id", "response": "play_begun"},
+    },
+    responses={"0": "skip", "1": "click"},
+)
+def shelves(path: Path) -> None:
+    rows = []
+    for slate in slates(61, 6):
+        for place, item in enumerate(slate.items):
+            row: Row = {"profile_id": slate.user, "visit": f"v{slate.visit}", "title_id": f"tt{item:05}"}
+            row |= {"shelf": slate.number, "column": place, "rendered_ts": slate.time, "kids": slate.user % 2}
+            rows.append(row | {"play_begun": int(slate.liked[place])})
+    as_csv(path, rows)
+
+
+@log(
+    "refreshes.csv",
+    map={"session": "member", "time": "at", "slate": "at", "item": "recipe", "response": "saved"},
+    responses={"false": "skip", "true": "click"},
+)
+def numbers_that_begin_anew(path: Path) -> None:
+    """The number of a refresh begins anew with each visit, and no column tells visits."""
+    rows = []
+    for slate in slates(62, 6):
+        for place, item in enumerate(slate.items):
+            row: Row = {"member": slate.user, "feed_refresh": slate.number, "recipe": item, "at": slate.time}
+            rows.append(row | {"saved": str(slate.liked[place]).lower()})
+    as_csv(path, rows)
+
+
+@log(
+    "exercises.csv",
+    map={"session": "student_id", "time": "assigned_at", "item": "exercise_id", "clicked": "completed_at"},
+)
+def exercises(path: Path) -> None:
+    rows = []
+    for slate in slates(63, 4):
+        for place, item in enumerate(slate.items):
+            at = slate.time + 2 * place
+            row: Row = {"student_id": slate.user, "exercise_id": item, "assigned_at": _text_of(at)}
+            rows.append(row | {"completed_at": _text_of(at + 300) if slate.liked[place] else None, "score": 0.5})
+    as_csv(path, rows)
+
+
+def _text_of(time: int) -> str:
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"

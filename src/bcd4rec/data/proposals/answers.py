@@ -23,6 +23,8 @@ from bcd4rec.data.proposals.words import (
 )
 from bcd4rec.errors import InputError
 
+BASKETS = {"order", "orderid", "cart", "basket", "transaction", "transactionid", "receipt", "invoice", "ticket"}
+MOSTLY_ALIKE = 0.5  # of the sessions have one value, for a column to tell of sessions and not of items
 UNKNOWN_SHARE = 0.5  # of the rows, from which on values without a meaning are no side issue
 WELL_RATED = 0.75  # of the best rating, from which on a thing counts as liked
 ANSWERING = 0.8  # of the liked items, from which on they are answers to rows above
@@ -45,7 +47,7 @@ def choose_responses(made: Choosing) -> None:
     answers = made.best("response", lambda one: _is_response(made, one)) or _by_values(made)
     if answers is not None:
         _by_column(made, answers)
-    elif not (_rated(made) or _against(made)):
+    elif not (_rated(made) or _against(made) or _only_flag(made)):
         _nothing_told(made)
 
 
@@ -142,6 +144,20 @@ def _against(made: Choosing) -> bool:
     others = [one.name for _, one in told[1:]]
     if others:
         made.doubts.append(f"{', '.join(others)} may tell of responses, too; one column is read")
+    return True
+
+
+def _only_flag(made: Choosing) -> bool:
+    """Whether one column alone says yes and no, and not the same of all rows of a session. What is in a basket was
+    bought, whatever is said of it."""
+    session = made.chosen.get("session")
+    flags = [one for one in made.free() if _is_flag(one) and speaks_against(one.name) is None]
+    flags = [one for one in flags if session is None or made.constant(session, one) < MOSTLY_ALIKE]
+    baskets = session is not None and BASKETS & set(tokens(session.name))
+    if "items" in made.chosen or len(flags) != 1 or baskets:
+        return False
+    _by_column(made, flags[0])
+    made.doubts.append(f"{flags[0].name} is the only column of yes and no about items, so a yes counts as liked")
     return True
 
 

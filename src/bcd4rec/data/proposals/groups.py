@@ -25,6 +25,7 @@ SPARSE = 0.05  # of the rows have an item, at least, where others are views of o
 FEW = 3  # items; a column of more that is called an item, too, is more likely one
 LARGEST_SLATE, ONE_OR_TWO = 100, 0.9
 LEAST_USERS = 10
+MOST_RUNS = 1.3  # of the rows of a slate, in the order of time
 SEVERAL = 0.5  # of the numbers of visits, for them to begin anew with each user
 ROLE_IDS = ("session", "user", "item", "slate", "category")  # a number that is called so is no time
 SEPARATE = ("session", "user", "slate", "time")  # what is called so is no item
@@ -129,13 +130,27 @@ def _slate(made: Choosing) -> None:
     if "slate" in made.chosen or "session" not in made.chosen:
         return
     if "items" in made.chosen:
-        fits: Fits = lambda one: is_id(one) and one.distinct == made.rows  # noqa: E731
-        found = made.best("slate", fits, named=not made.sample.names_given)
+        differs: Fits = lambda one: is_id(one) and one.distinct == made.rows  # noqa: E731
+        found = made.best("slate", differs, named=not made.sample.names_given)
         if found is not None:
             made.choose("slate", found, "it differs in each row, and a row is a slate")
         return
     session = made.chosen["session"]
-    made.pick("slate", lambda one: is_loose_id(one) and made.size(session, one) > 1.05, "several rows share it")
+
+    def fits(one: ColumnProfile) -> bool:
+        return is_loose_id(one) and made.size(session, one) > 1.05 and _in_one_go(made, session, one)
+
+    made.pick("slate", fits, "several rows share it")
+
+
+def _in_one_go(made: Choosing, session: ColumnProfile, slate: ColumnProfile) -> bool:
+    """Whether the rows of a slate follow each other: numbers that begin anew later in a session tell no slates."""
+    time = made.chosen.get("time")
+    keys = [session, *([time] if time is not None else []), slate]
+    rows = made.frame(*keys).with_row_index("n").sort("c0", *(["c1"] if time is not None else []), "n")
+    pairs = rows.select("c0", f"c{len(keys) - 1}").drop_nulls()
+    runs_of_pairs = int(pairs.select(pl.struct(pl.all()).rle_id().max()).item() or 0) + 1
+    return runs_of_pairs <= MOST_RUNS * pairs.n_unique()
 
 
 def _user(made: Choosing) -> None:

@@ -79,7 +79,7 @@ ROLES: dict[str, Words] = {
     ),
     "clicked": (
         *("clicked", "clicks", "click", "clk", "clickout", "opened", "tapped", "liked", "chosen", "selected"),
-        *("selection", "watched", "played", "read", "interacted", "engaged"),
+        *("selection", "watched", "played", "read", "interacted", "engaged", "completed", "finished", "started"),
         *("geklickt", "klicks", "cliques", "clics", "クリック"),
     ),
     "bought": (
@@ -147,7 +147,7 @@ ANSWERS: dict[str, Words] = {
     "buy": (
         *("buy", "bought", "order", "ordered", "purchase", "purchased", "book", "booked", "booking", "conversion"),
         *("convert", "converted", "transaction", "checkout", "paid", "pay", "sale", "subscribe", "install", "apply"),
-        *("applied", "application", "signup", "reserve", "reserved", "donate", "donated"),
+        *("applied", "application", "signup", "reserve", "reserved", "donate", "donated", "cnv", "conv"),
         *("kauf", "gekauft", "bestellung", "bestellt", "gebucht", "achat", "achete", "commande", "compra", "comprado"),
         *("pedido", "acquisto", "購入", "注文", "予約", "购买"),
     ),
