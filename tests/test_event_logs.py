@@ -415,6 +415,14 @@ def test_one_array_is_read_as_lines_are(tmp_path: Path) -> None:
     names = {"session": "s", "time": "t", "item": "i", "user": "who.id"}
     both = [read(tmp_path / name, map=names, every="click")[0] for name in ("log.json", "log.jsonl")]
     assert both[0] == both[1]
+    folder = tmp_path / "days"
+    folder.mkdir()
+    for name in ("monday.json", "tuesday.json"):
+        (folder / name).write_text(json.dumps(rows))
+    given = ("--format", "jsonl", "--map", "session=s,time=t,item=i", "--set", "every=click", "--set", "repeats=merge")
+    assert result("check", folder, *given)["reading"]["read"] == {"rows": 10}
+    pl.DataFrame(rows).drop("who").write_csv(folder / "log.csv")  # beside which .json files are something else
+    assert result("check", folder, *("--format", "csv"), *given[2:])["reading"]["read"] == {"rows": 5}
     (tmp_path / "broken.json").write_text(json.dumps(rows)[:-9])
     told = fails("check", tmp_path / "broken.json", "--map", "session=s,time=t,item=i", "--set", "every=click")
     assert "broken.json is no JSON array of objects" in told

@@ -159,6 +159,25 @@ def test_trivago_has_a_reader_of_its_own() -> None:
     assert proposed(pl.DataFrame({name: ["1", "2"] for name in names})).options == {"format": "trivago", "cut": "none"}
 
 
+def test_the_cup_of_2016_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    files = {"train-queries.csv": "queryId;sessionId", "train-clicks.csv": "queryId;itemId", "products.csv": "itemId;p"}
+    for name, header in files.items():
+        (tmp_path / name).write_text(f"{header}\n1;2\n")
+    assert propose(sample_of(tmp_path)).options == {"format": "diginetica"}
+
+
+def test_files_that_are_no_parts_of_one_log(tmp_path: Path) -> None:
+    (tmp_path / "movies.csv").write_text("movieId,title,genres\n1,A,B\n")
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n1,1,4.0,1\n")
+    with pytest.raises(InputError, match=r"movies.csv has movieId, title, genres; ratings.csv has userId, movieId"):
+        sample_of(tmp_path)
+    rows_of(NAMED[0]).write_csv(tmp_path / "a.csv")
+    for name in ("movies.csv", "ratings.csv"):
+        (tmp_path / name).unlink()
+    rows_of(NAMED[0]).with_columns(pl.lit(1).alias("more")).write_csv(tmp_path / "b.csv")
+    assert propose(sample_of(tmp_path)).map["session"] == "session_id"
+
+
 def test_lists_of_sessions_are_sequences() -> None:
     assert proposed(pl.DataFrame({"items": [[1, 2], [3, 4, 5]]})).options == {"format": "sequences", "column": "items"}
 

@@ -55,7 +55,7 @@ def test_path_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_folder_without_tables(tmp_path: Path) -> None:
     csv(tmp_path / "notes.txt", "hello")
-    assert "without .parquet, .csv, .tsv, .jsonl, .ndjson, .json files" in refusal(tmp_path)
+    assert "without .parquet, .csv, .tsv, .jsonl, .ndjson files" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])

@@ -28,8 +28,8 @@ SUFFIXES: dict[str, Kind] = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
-    ".json": "jsonl",
 }
+JSON = ".json"
 PACKED = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # gzip and zstd, by the first bytes
 SEPARATORS = (",", "\t", ";", "|")
 WANTED = "a Parquet, CSV, TSV or JSON lines file of impressions, the text ones also as .gz or .zst"
@@ -48,8 +48,9 @@ def log_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"{path} is neither a file nor a folder; expected {WANTED}.")
-    named = (file for file in path.rglob("*") if suffix(file) in SUFFIXES and in_partitions(path, file))
-    files = sorted(file for file in named if not file.is_dir())
+    inside = sorted(file for file in path.rglob("*") if in_partitions(path, file) and not file.is_dir())
+    # A .json beside other files tells about them; where there is nothing else, it is the log.
+    files = [file for file in inside if suffix(file) in SUFFIXES] or [file for file in inside if suffix(file) == JSON]
     for file in files:
         if not file.is_file():
             raise InputError(f"{file} is a pipe, a device or a link to nothing; expected {WANTED}.")

@@ -11,7 +11,6 @@ import polars as pl
 from bcd4rec.data.files import (
     MOST_COLUMNS,
     PARQUET_MAGIC,
-    SUFFIXES,
     WANTED,
     Kind,
     first_line,
@@ -21,7 +20,6 @@ from bcd4rec.data.files import (
     open_plain,
     reason,
     separator_of,
-    suffix,
     tail_of,
     too_many_columns,
     unreadable_line,
@@ -262,7 +260,7 @@ def collect(table: RawTable, query: pl.LazyFrame) -> pl.DataFrame:
         if table.text:
             place = unreadable_row(table.path, table.separator) or f"it cannot be read as CSV ({reason(error)})"
             raise InputError(f"{table.path}: {place}.") from None
-        if SUFFIXES.get(suffix(table.path)) == "jsonl" and (broken := unreadable_line(table.path)):
+        if kind_of(table.path) == "jsonl" and (broken := unreadable_line(table.path)):
             raise InputError(f"{table.path}: {broken}.") from None
         raise InputError(f"{table.path} is damaged ({reason(error)}); copy or write it again.") from None
 

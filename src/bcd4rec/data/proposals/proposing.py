@@ -11,6 +11,7 @@ from bcd4rec.data.proposals.groups import choose_groups, choose_moments, choose_
 from bcd4rec.data.proposals.hints import spread_events, spread_lists
 from bcd4rec.data.proposals.profiles import MOST, ColumnProfile, is_place, is_propensity, profile
 from bcd4rec.data.proposals.proposal import Choice, LogSample, Proposal
+from bcd4rec.data.proposals.sampling import DIGINETICA
 from bcd4rec.data.proposals.slates import choose_lists
 from bcd4rec.data.proposals.words import CANONICAL, ROLES
 from bcd4rec.errors import InputError
@@ -22,6 +23,9 @@ WITH_IDS = ("session", "item", "user", "position", "step")  # which may have bec
 
 def propose(sample: LogSample) -> Proposal:
     """Which column is what; `InputError` where no log can be seen in the file."""
+    if (sample.path / DIGINETICA).is_file():
+        why = f"the folder has {DIGINETICA}, as the CIKM Cup 2016 had"
+        return Proposal({"format": "diginetica"}, (Choice("format", "diginetica", why),))
     sample = spread_lists(spread_events(sample))
     columns = [profile(series) for series in sample.frame.get_columns()]
     if set(sample.frame.columns) >= TRIVAGO:

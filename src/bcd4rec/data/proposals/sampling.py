@@ -16,6 +16,8 @@ from bcd4rec.data.tables import ROW, collect, scan
 from bcd4rec.errors import InputError
 
 ROWS = 50_000
+DIGINETICA = "train-queries.csv"  # a folder with this file has a reader of its own
+MOST_FILES, SHARED, MOST_SHOWN = 20, 2, 5  # files that are compared, columns that they share, columns that are told
 DATA_LIKE = rf"^(-?\d+(\.\d+)?|\d+[/.]\d+[/.]\d+.*|{ISO[1:-1]})$"  # what stands in rows, not in headers
 
 
@@ -24,6 +26,7 @@ def sample_of(path: Path, rows: int = ROWS) -> LogSample:
     files = log_files(path)
     told = file_responses(files)
     if not told:
+        _refuse_strangers(path, files)
         return _head(path, files[0], rows)
     heads = [
         (_head(path, next(file for file in files if part in file.name), rows // len(told)), response)
@@ -46,6 +49,21 @@ def _head(path: Path, file: Path, rows: int) -> LogSample:
     if frame.is_empty():
         raise InputError(f"{file} has a header and no rows; expected one row per shown item or per slate.")
     return LogSample(path, kind, frame, separator, bool(names))
+
+
+def _refuse_strangers(path: Path, files: Sequence[Path]) -> None:
+    """Files of a folder that have next to nothing in common are no parts of one log."""
+    if (path / DIGINETICA).is_file():  # whose reader knows them all
+        return
+    own = {file: scan(file).columns for file in files[:MOST_FILES] if kind_of(file) != "jsonl" and file.stat().st_size}
+    first = next(iter(own), None)
+    other = next((file for file in own if first and len({*own[file]} & {*own[first]}) < SHARED), None)
+    if first is not None and other is not None:
+        columns = [f"{file.name} has {', '.join(own[file][:MOST_SHOWN])}" for file in (first, other)]
+        raise InputError(
+            f"{path}: its files are no parts of one log ({'; '.join(columns)}); name the one that tells what was shown "
+            "or done, and pass one about items with --items."
+        )
 
 
 def file_responses(files: Sequence[Path]) -> dict[str, str]:
