@@ -57,8 +57,11 @@ def _refuse_strangers(path: Path, files: Sequence[Path]) -> None:
         return
     own = {file: scan(file).columns for file in files[:MOST_FILES] if kind_of(file) != "jsonl" and file.stat().st_size}
     first = next(iter(own), None)
-    other = next((file for file in own if first and len({*own[file]} & {*own[first]}) < SHARED), None)
-    if first is not None and other is not None:
+    if first is None:
+        return
+    least = min(SHARED, len(own[first]))
+    other = next((file for file in own if len({*own[file]} & {*own[first]}) < least), None)
+    if other is not None:
         columns = [f"{file.name} has {', '.join(own[file][:MOST_SHOWN])}" for file in (first, other)]
         raise InputError(
             f"{path}: its files are no parts of one log ({'; '.join(columns)}); name the one that tells what was shown "
