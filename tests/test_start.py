@@ -13,6 +13,7 @@ import pytest
 
 from bcd4rec.commands._stages import Kept
 from bcd4rec.data.dataset import Dataset
+from bcd4rec.data.features import id_column
 from bcd4rec.data.proposals.telling import sessions_in_words
 from bcd4rec.evaluation.start_advice import headline, next_steps, too_thin
 from bcd4rec.report.page import render
@@ -67,6 +68,22 @@ def test_features_of_items_join(shop: tuple[Path, dict[str, Any]], tmp_path: Pat
     prepare = shlex.split(found["commands"][1])[1:]
     prepare[prepare.index("--out") + 1] = str(tmp_path / "again")
     assert result(*prepare)["content_hash"] == found["dataset"]["content_hash"]
+
+
+def test_the_id_of_items_is_found_by_its_values(tmp_path: Path) -> None:
+    ids = pl.Series(["a", "b", "c", "d"])
+    files = {
+        "named.csv": "shown,sku\nx,a\ny,b\n",
+        "found.csv": "group,sku\na,a\nb,b\nc,c\nd,x\nd,y\n",  # a group stands twice
+        "strange.csv": "group,sku\n1,x\n2,a\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert [id_column(tmp_path / name, "shown", ids) for name in files] == ["shown", "sku", None]
+    shop = EXAMPLES / "shop.jsonl"
+    with mock.patch("bcd4rec.commands._stages.AGENT", "popular"):
+        given = ("--yes", "--items", EXAMPLES / "shop-items.jsonl", "--out", tmp_path / "out")
+        assert " --items-id sku " in result("start", shop, *given)["commands"][1]
 
 
 def test_what_is_done_is_not_done_again(shop: tuple[Path, dict[str, Any]]) -> None:
@@ -180,6 +197,16 @@ def test_sessions_in_words(tmp_path: Path) -> None:
         "In session v017, four items were shown, the third (i2) was clicked; then two items were shown, none was "
         "clicked; then i0 was shown and bought; one more slate followed."
     ]
+
+
+def test_places_in_words(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": 1, "request_id": "a", "item_id": f"i{place}", "response": ("skip", "click")[place in (20, 21)]}
+        for place in range(23)
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "log.parquet")
+    (told,) = sessions_in_words(tmp_path / "log.parquet")
+    assert "the 21st (i20) was clicked, the 22nd (i21) was clicked" in told
 
 
 def check_of(**more: Any) -> dict[str, Any]:

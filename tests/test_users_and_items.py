@@ -16,7 +16,7 @@ from bcd4rec.data.preparing import PrepareConfig
 from bcd4rec.data.row_counts import shown_again
 from bcd4rec.data.splits import SplitConfig, assign_splits
 from bcd4rec.errors import InputError
-from bcd4rec.workflows.judging import JudgedLog, judge
+from bcd4rec.workflows.judging import JudgedLog, guesses_better, judge
 from test_cli import fails, result, works
 
 REWARDS = {"skip": 0, "click": 1, "buy": 5}
@@ -187,6 +187,23 @@ def test_earlier_sessions_help_where_tastes_last() -> None:
     judged = judge(["response"], {}, JudgedLog(found, "test"), found, 0)
     auc = {one["policy"]: one["auc"] for one in judged.to_json([])["policies"]}
     assert auc["response"] > auc["ctr"] + 0.15
+
+
+def test_validation_chooses_who_guesses_the_next_item() -> None:
+    """Chains that neighbours know, and draws of which only the popularity of items tells."""
+    rng = np.random.default_rng(0)
+    popular = rng.dirichlet(np.full(300, 0.3))
+    for chains in (True, False):
+        rows = []
+        for session in range(400):
+            begin = int(rng.integers(100))
+            items = [3 * begin + step for step in range(3)] if chains else rng.choice(300, 3, replace=False, p=popular)
+            rows += [
+                {"session_id": session, "timestamp": 10 * session + step, "item_id": int(item), "response": "click"}
+                for step, item in enumerate(items)
+            ]
+        found = dataset(rows, split=SplitConfig(validation=0.3))
+        assert guesses_better(("popular", "stan"), found, 0) == ("stan" if chains else "popular")
 
 
 # ---- what was asked for, and what is shown again

@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from bcd4rec.data.proposals.words import answer_of
+from bcd4rec.data.readers._rows import NOTHING
 from bcd4rec.data.readers._slates import PIECE
 
 Kind = Literal["empty", "integer", "number", "flag", "time", "list", "text", "other"]
@@ -19,7 +20,6 @@ ISO = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d:?\d\d))?)?$
 UNITS = {"s": (1e8, 5e9), "ms": (1e11, 5e12), "us": (1e14, 5e15)}  # numbers since 1970 from 1973 to 2128
 PER_SECOND = {"s": 1, "ms": 1e3, "us": 1e6}
 LATE = (7.5e8, 2.3e9)  # seconds since 1970: 1993 to 2042
-NOTHING = {"", "null", "na", "nan", "none", "n/a", "\\n"}  # how tables write that a cell is empty
 MARK = r"^(.+)([-:=_])([^-:=_]+)$"
 MOST_PLACES = 5000
 MOST = 0.98  # of the values, for a column to be of a kind

@@ -53,7 +53,7 @@ def _head(path: Path, file: Path, rows: int) -> LogSample:
 
 def _refuse_strangers(path: Path, files: Sequence[Path]) -> None:
     """Files of a folder that have next to nothing in common are no parts of one log."""
-    if (path / DIGINETICA).is_file():  # whose reader knows them all
+    if len(files) == 1 or (path / DIGINETICA).is_file():  # whose reader knows them all
         return
     own = {file: scan(file).columns for file in files[:MOST_FILES] if kind_of(file) != "jsonl" and file.stat().st_size}
     first = next(iter(own), None)
